@@ -1,0 +1,55 @@
+"""Random keys: an int, a typed key or an old uint32 key come in; raw data goes into optimizer states.
+
+States hold raw key data, so that checkpoints through NumPy work; the key's implementation (threefry, rbg) is kept aside.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, PRNGKeyArray
+
+KeyLike = Any
+"""An int, a typed JAX key, or an old-style uint32 key."""
+
+_IMPLEMENTATION_BY_SIZE = {2: "threefry2x32", 4: "rbg"}
+
+
+def as_key(key: KeyLike) -> PRNGKeyArray:
+    """Returns a typed key.
+
+    Args:
+        key: An int (a seed), a typed key, or an old-style key (uint32 [2] or [4]). May be traced.
+
+    Raises:
+        TypeError: If it is none of these.
+    """
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        return jax.random.key(key)
+    if isinstance(key, (jax.Array, np.ndarray)):
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
+            return key
+        if jnp.issubdtype(key.dtype, jnp.integer) and key.ndim == 0:
+            return jax.random.key(key)
+        if key.dtype == jnp.uint32 and key.shape in ((2,), (4,)):
+            default = jax.random.key(0)
+            same_size = jax.random.key_data(default).shape == key.shape
+            implementation = jax.random.key_impl(default) if same_size else _IMPLEMENTATION_BY_SIZE[key.shape[0]]
+            return jax.random.wrap_key_data(jnp.asarray(key), impl=implementation)
+    shown = f"an array {key.dtype} {key.shape}" if hasattr(key, "dtype") else repr(key)
+    raise TypeError(f"key must be an int, one jax.random key or an old-style uint32 key, got {shown}")
+
+
+def key_data(key: KeyLike) -> Array:
+    """Returns a key's raw data, as a fresh copy that may be donated."""
+    return jnp.array(jax.random.key_data(as_key(key)), copy=True)
+
+
+def wrap_like(data: Array, key: KeyLike) -> PRNGKeyArray:
+    """Turns raw data back into a key of the same implementation as `key`."""
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(as_key(key)))

@@ -1,0 +1,69 @@
+"""Shrink and perturb: every step shrinks all parameters a little and adds a little noise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from gxd_jax.keys import KeyLike, as_key, key_data, wrap_like
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, UInt32
+
+
+class ShrinkAndPerturbState(NamedTuple):
+    """State of `shrink_and_perturb`: the number of updates and the raw data of the key."""
+
+    count: UInt32[Array, ""]
+    key: UInt32[Array, " words"]
+
+
+def shrink_and_perturb(
+    shrink: float, noise_std: float, *, key: KeyLike = 0
+) -> optax.GradientTransformationExtraArgs:
+    """Moves the stepped parameters p to (1 - shrink) p + noise_std N(0, I), at every update.
+
+    Goes after the optimizer. With plain SGD of step size a, `shrink = a * l` is L2 regularisation of strength l.
+
+    Args:
+        shrink: Fraction taken off every parameter, in [0, 1].
+        noise_std: Standard deviation of the noise, 0 or more.
+        key: An int or a JAX key.
+
+    Returns:
+        An `optax.GradientTransformationExtraArgs`; `update` needs the parameters.
+
+    Raises:
+        ValueError: If a number is out of range, or `update` gets no parameters.
+
+    References:
+        Ash and Adams, "On warm-starting neural network training", NeurIPS 2020; Dohare et al., Nature 632 (2024).
+    """
+    if not isinstance(shrink, jax.core.Tracer) and not 0 <= shrink <= 1:
+        raise ValueError(f"shrink must lie in [0, 1], got {shrink}")
+    if not isinstance(noise_std, jax.core.Tracer) and not 0 <= noise_std < float("inf"):
+        raise ValueError(f"noise_std must be 0 or more, got {noise_std}")
+    as_key(key)  # refuses what is no key
+
+    def init(params):
+        del params
+        return ShrinkAndPerturbState(count=jnp.zeros((), jnp.uint32), key=key_data(key))
+
+    def update(updates, state, params=None, **extra_args):
+        del extra_args
+        if params is None:
+            raise ValueError("shrink_and_perturb needs the parameters: call update(grads, state, params)")
+        step_key = jax.random.fold_in(wrap_like(state.key, key), state.count)
+        leaves, treedef = jax.tree.flatten(updates)
+        keys = jax.tree.unflatten(treedef, list(jax.random.split(step_key, len(leaves))))
+
+        def move(update, param, leaf_key):
+            noise = noise_std * jax.random.normal(leaf_key, param.shape, param.dtype)
+            return (update - shrink * (param + update) + noise).astype(update.dtype)
+
+        return jax.tree.map(move, updates, params, keys), state._replace(count=state.count + 1)
+
+    return optax.GradientTransformationExtraArgs(init, update)

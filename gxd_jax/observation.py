@@ -1,0 +1,255 @@
+"""Observing one batch: loss, gradients, features and sensitivities from one linearisation.
+
+Features are captured where the outgoing weights read them: by `tap`, or at the input of Flax linen's consumer modules.
+At each captured site a zero is added; its derivative is the sensitivity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import flax.linen as nn
+import jax
+import jax.extend
+import jax.numpy as jnp
+
+from gxd_jax import units as units_room
+from gxd_jax.keys import KeyLike, as_key
+from gxd_jax.readouts import Linearisation, Readout, resolve_readout
+from gxd_jax.types import Observation, Params
+from gxd_jax.units import Path, UnitLayer
+
+if TYPE_CHECKING:
+    from jaxtyping import Array
+
+Site = str | Path
+"""A place where features are captured: the name of a tap or the path of a Flax module."""
+
+# Flax layers that multiply their input with their kernel as it comes in.
+_CONSUMERS = (nn.Dense, nn.DenseGeneral, nn.Conv, nn.ConvLocal, nn.ConvTranspose)
+
+
+class _Recorder:
+    """Collects what passes the sites of one run of a model, and adds the zeros."""
+
+    def __init__(self, taps: set[str], consumers: set[Path], zeros: dict[Site, Array] | None):
+        self.taps = taps
+        self.consumers = consumers
+        self.zeros = zeros
+        self.captured: dict[Site, Array] = {}
+        self.trace = _current_trace()
+
+    def record(self, site: Site, values: Array) -> Array:
+        if site in self.captured:
+            raise ValueError(f"site {site!r} was passed twice in one run of the model: every site needs its own name")
+        if _current_trace() != self.trace:
+            raise ValueError(
+                f"site {site!r} lies inside an inner transformation (jit, scan, remat, vmap) of the model, from which "
+                "its values cannot be taken out: tap the values outside of it, or pass the function without it"
+            )
+        self.captured[site] = values
+        return values if self.zeros is None else values + self.zeros[site]
+
+    def intercept(self, call: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext) -> Any:
+        module = context.module
+        if context.method_name != "__call__" or tuple(module.path) not in self.consumers:
+            return call(*args, **kwargs)
+        if not isinstance(module, _CONSUMERS):
+            raise ValueError(
+                f"module {module.path} is a {type(module).__name__}, which is not known to multiply its input with its "
+                f"kernel (known are {[c.__name__ for c in _CONSUMERS]}): pass the features through gxd_jax.tap"
+            )
+        if args:
+            return call(self.record(tuple(module.path), args[0]), *args[1:], **kwargs)
+        inputs = self.record(tuple(module.path), kwargs["inputs"])
+        return call(**{**kwargs, "inputs": inputs})
+
+
+_recorder: contextvars.ContextVar[_Recorder | None] = contextvars.ContextVar("gxd_jax_recorder", default=None)
+
+
+def tap(name: str, values: Array) -> Array:
+    """Marks the outputs of a layer of hidden units.
+
+    Outside of an observing run this is the identity. Inside, the values are recorded as the features of the unit layer
+    whose `feature` (or name) is `name`. Use it in code that is not Flax linen: `h = gxd.tap("h1", jax.nn.relu(...))`.
+
+    Args:
+        name: Name of the site.
+        values: Unit outputs [B, ..., U], as the outgoing weights read them.
+
+    Returns:
+        The values.
+
+    Raises:
+        ValueError: Inside an observing run, if the site was passed already or lies inside an inner jit, scan or vmap.
+    """
+    recorder = _recorder.get()
+    if recorder is None or name not in recorder.taps:
+        return values
+    return recorder.record(name, values)
+
+
+def observe(
+    apply: Callable[[Params, Any], Any],
+    loss: Callable[[Any, Any], Array],
+    units: Sequence[UnitLayer],
+    *,
+    readout: str | Readout | None = "logits",
+    has_aux: bool = False,
+) -> Callable[..., tuple[Any, Params, Observation]]:
+    """Builds the function that looks at one batch.
+
+    Args:
+        apply: (params, inputs) -> outputs, a pytree of arrays [B, ...]; with `has_aux`, (outputs, aux).
+        loss: (outputs, targets) -> scalar, the mean over the batch.
+        units: The unit layers to observe.
+        readout: What the sensitivities speak about: a name of `gxd_jax.readouts.READOUTS`, a function
+            (outputs, targets, key) -> [B], or None for no sensitivities and no second pullback.
+        has_aux: Whether `apply` returns something beside the outputs (batch statistics).
+
+    Returns:
+        A pure function (params, inputs, targets, *, key=None) -> (loss, gradients, Observation); with `has_aux` the
+        first result is (loss, aux). `key` (int or JAX key) is needed by readouts that draw at random.
+
+    Raises:
+        TypeError, ValueError: If the units are no list of `UnitLayer` or the readout is unknown. The returned function
+            raises a ValueError where the wiring does not fit the parameters, a site of the units is not passed, or
+            features have the wrong width or no batch axis.
+
+    Example:
+        >>> import numpy as np
+        >>> params = {"hidden": {"w": np.ones((3, 5))}, "output": {"w": np.ones((5, 1))}}
+        >>> units = units_room.sequential_units(params, ["hidden", "output"])
+        >>> def apply(params, x):
+        ...     return tap("hidden", jnp.tanh(x @ params["hidden"]["w"])) @ params["output"]["w"]
+        >>> observed = observe(apply, lambda outputs, y: ((outputs - y) ** 2).mean(), units)
+        >>> loss, gradients, observation = observed(params, np.ones((4, 3)), np.zeros((4, 1)))
+        >>> observation.features["hidden"].shape
+        (4, 5)
+
+    References:
+        arXiv 2605.06834 (GXD).
+    """
+    for name, function in (("apply", apply), ("loss", loss)):
+        if not callable(function):
+            raise TypeError(f"{name} must be a function, got {function!r}")
+    units_room.check_unit_list(units)
+    readout_name, sense = (None, None) if readout is None else resolve_readout(readout)
+
+    def observed(params, inputs, targets, *, key: KeyLike | None = None):
+        units_room.validate_units(units, params)
+        key = None if key is None else as_key(key)
+
+        def run(params, zeros):
+            with _recording(units, zeros) as recorder:
+                outputs = apply(params, inputs)
+            outputs, aux = outputs if has_aux else (outputs, None)
+            return outputs, (recorder.captured, aux)
+
+        sites = jax.eval_shape(lambda params: run(params, None)[1][0], params)
+        zeros = {site: jnp.zeros(values.shape, values.dtype) for site, values in sites.items()}
+        outputs, pullback, (captured, aux) = jax.vjp(run, params, zeros, has_aux=True)
+        loss_value, loss_cotangent = jax.value_and_grad(loss)(outputs, targets)
+        gradients, loss_gradients = pullback(loss_cotangent)
+        read = functools.partial(_by_layer, units, units_room.leaves_by_path(params), sites)
+        features = read(captured)
+        batch_size = _batch_size(outputs, features)
+        sensitivities = None
+        if sense is not None:
+            batch = Linearisation(outputs, targets, loss_gradients, lambda c: pullback(c)[1], batch_size, key)
+            sensitivities = read(sense(batch), add=True)
+        first = (loss_value, aux) if has_aux else loss_value
+        return first, gradients, Observation(features, sensitivities, readout_name)
+
+    return observed
+
+
+@contextlib.contextmanager
+def _recording(units: Sequence[UnitLayer], zeros: dict[Site, Array] | None) -> Iterator[_Recorder]:
+    """Runs the body with taps and Flax modules recorded."""
+    taps = {layer.feature or layer.name for layer in units}
+    consumers = {site for layer in units if layer.feature is None for site in _consumer_sites(layer)}
+    recorder = _Recorder(taps, consumers, zeros)
+    token = _recorder.set(recorder)
+    try:
+        with nn.intercept_methods(recorder.intercept):
+            yield recorder
+    finally:
+        _recorder.reset(token)
+
+
+def _consumer_sites(layer: UnitLayer) -> list[Path]:
+    """Returns the paths of the Flax modules that hold a layer's outgoing kernels."""
+    paths = [tuple(axis.path[:-1]) for axis in layer.outgoing]
+    return [path[1:] if path[:1] == ("params",) else path for path in paths]
+
+
+def _by_layer(
+    units: Sequence[UnitLayer],
+    leaves: dict[Path, Any],
+    sites: dict[Site, jax.ShapeDtypeStruct],
+    values: dict[Site, Array],
+    add: bool = False,
+) -> dict[str, Array]:
+    """Brings values captured at sites to [..., B, ..., U] by layer; with `add`, summed over a layer's consumers."""
+    result = {}
+    for layer in units:
+        tap_name = layer.feature or layer.name
+        if tap_name in sites:
+            width = sites[tap_name].shape[-1] if sites[tap_name].ndim else 0
+            if width == layer.size:
+                result[layer.name] = values[tap_name]
+                continue
+            parts = [(tap_name, layer.outgoing[0])]
+        else:
+            parts = list(zip(_consumer_sites(layer), layer.outgoing, strict=True))
+        views = []
+        for site, axis in parts:
+            _check_site(layer, site, axis, leaves, sites)
+            views.append(units_room.features_of(values[site], axis, layer.size))
+        if len({view.shape for view in views}) > 1:
+            raise ValueError(
+                f"layer {layer.name!r}: its consumers read features of different shapes {[v.shape for v in views]}: "
+                "pass the features through gxd_jax.tap before they part"
+            )
+        result[layer.name] = sum(views[1:], start=views[0]) if add else views[0]
+    return result
+
+
+def _check_site(layer: UnitLayer, site: Site, axis: units_room.ParamAxis, leaves: dict, sites: dict) -> None:
+    if site not in sites:
+        wanted = f"tap {layer.feature!r}" if layer.feature else f"tap {layer.name!r} and Flax module {site}"
+        raise ValueError(
+            f"layer {layer.name!r} has no features: the model passed no {wanted}. Put gxd_jax.tap into the model; a "
+            "function that was jitted and traced before skips its taps, so pass it without jit"
+        )
+    shape, width = sites[site].shape, leaves[axis.path].shape[axis.axis]
+    if len(shape) < 1 or shape[-1] != width:
+        raise ValueError(
+            f"layer {layer.name!r}: the features at {site!r} have shape {shape}, their last axis should be the {layer.size} "
+            f"units or the {width} inputs of {axis.path}"
+        )
+
+
+def _batch_size(outputs: Any, features: dict[str, Array]) -> int:
+    """Returns the number of examples, which outputs and features must agree on."""
+    shapes = {"the outputs": jnp.shape(leaf) for leaf in jax.tree.leaves(outputs)}
+    shapes |= {f"the features of layer {name!r}": values.shape for name, values in features.items()}
+    size = next(iter(features.values())).shape[0]
+    for what, shape in shapes.items():
+        least = 1 if what == "the outputs" else 2
+        if len(shape) < least or shape[0] != size:
+            raise ValueError(
+                f"{what} have shape {shape}: outputs and features need a leading batch axis of the same length, "
+                f"got the shapes {shapes}; give a single example as x[None]"
+            )
+    return size
+
+
+def _current_trace() -> Any:
+    return jax.extend.core.get_opaque_trace_state(convention="flax")

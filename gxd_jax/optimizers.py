@@ -1,0 +1,104 @@
+"""Adam whose bias correction counts each weight's own updates, so that a reset weight starts anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+if TYPE_CHECKING:
+    from jax.typing import DTypeLike
+
+
+class ScaleByAdamState(NamedTuple):
+    """State of `scale_by_adam`.
+
+    Attributes:
+        count: Updates of each weight since it was last reset, int32, of the parameters' shapes.
+        mu: First moments.
+        nu: Second moments.
+    """
+
+    count: Any
+    mu: Any
+    nu: Any
+
+
+def scale_by_adam(
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    mu_dtype: DTypeLike | None = None,
+) -> optax.GradientTransformation:
+    """Rescales updates like `optax.scale_by_adam`, with a count for each weight.
+
+    While nothing is reset it equals `optax.scale_by_adam`. After `gxd_jax.chain` has cleared a weight's moments, a shared
+    count would correct them as if they were old, which makes the weight's first steps far too small or, through the
+    second moment, far too large; here the count is cleared with them.
+
+    Args:
+        b1: Decay of the first moment.
+        b2: Decay of the second moment.
+        eps: Added outside the root.
+        eps_root: Added inside the root.
+        mu_dtype: Dtype of the first moment; None: the parameters'.
+
+    Returns:
+        An `optax.GradientTransformation`.
+
+    References:
+        Kingma and Ba, "Adam", arXiv 1412.6980, Algorithm 1.
+    """
+
+    def init(params):
+        return ScaleByAdamState(
+            count=jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), jnp.int32), params),
+            mu=optax.tree.zeros_like(params, dtype=mu_dtype),
+            nu=optax.tree.zeros_like(params),
+        )
+
+    def update(updates, state, params=None):
+        del params
+        count = jax.tree.map(optax.safe_increment, state.count)
+        mu = jax.tree.map(lambda g, m: (1 - b1) * g + b1 * m, updates, state.mu)
+        nu = jax.tree.map(lambda g, v: (1 - b2) * g**2 + b2 * v, updates, state.nu)
+
+        def rescale(m, v, n):
+            corrected_m = m / (1 - b1**n).astype(m.dtype)
+            corrected_v = v / (1 - b2**n).astype(v.dtype)
+            return corrected_m / (jnp.sqrt(corrected_v + eps_root) + eps)
+
+        rescaled = jax.tree.map(rescale, mu, nu, count)
+        return rescaled, ScaleByAdamState(count=count, mu=optax.tree.cast(mu, mu_dtype), nu=nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def adam(
+    learning_rate: optax.ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    mu_dtype: DTypeLike | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Adam like `optax.adam`, with a bias-correction count for each weight: see `scale_by_adam`.
+
+    Args:
+        learning_rate: Step size or schedule.
+        b1: Decay of the first moment.
+        b2: Decay of the second moment.
+        eps: Added outside the root.
+        eps_root: Added inside the root.
+        mu_dtype: Dtype of the first moment; None: the parameters'.
+
+    Returns:
+        An `optax.GradientTransformationExtraArgs`.
+    """
+    return optax.chain(
+        scale_by_adam(b1=b1, b2=b2, eps=eps, eps_root=eps_root, mu_dtype=mu_dtype),
+        optax.scale_by_learning_rate(learning_rate),
+    )

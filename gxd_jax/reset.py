@@ -1,0 +1,199 @@
+"""What a replacement does: to the parameters (as updates) and to the optimizer's state.
+
+Masks are True for what is replaced. They select, they never multiply, so that entries elsewhere that are not finite
+stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gxd_jax import units as units_room
+from gxd_jax.drawing import no_draws
+from gxd_jax.types import Params
+from gxd_jax.units import Path, UnitLayer
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int
+
+
+class Replacement(NamedTuple):
+    """The units of one layer that are replaced now, at most k of them.
+
+    Attributes:
+        mask: Which units, bool [U].
+        numbers: Their numbers, int32 [k]; U for places that stay empty.
+        slots: For each replaced unit its place in `numbers`, int32 [U].
+        draws: Fresh incoming slices, one array for each incoming kernel, in the order of `numbers`.
+    """
+
+    mask: Bool[Array, " U"]
+    numbers: Int[Array, " k"]
+    slots: Int[Array, " U"]
+    draws: tuple[Array, ...]
+
+
+def replacement_of(numbers: Int[Array, " k"], draws: tuple[Array, ...], size: int) -> Replacement:
+    """Builds a `Replacement` from the units' numbers and their fresh weights."""
+    nobody = jnp.zeros(size, bool)
+    places = jnp.arange(numbers.shape[0], dtype=jnp.int32)
+    return Replacement(
+        mask=nobody.at[numbers].set(True, mode="drop"),
+        numbers=numbers,
+        slots=jnp.zeros(size, jnp.int32).at[numbers].set(places, mode="drop"),
+        draws=draws,
+    )
+
+
+def no_replacement(layer: UnitLayer, shapes: Sequence[tuple[int, ...]], most: int) -> Replacement:
+    """Returns a `Replacement` of nobody, of the same shapes."""
+    return Replacement(
+        mask=jnp.zeros(layer.size, bool),
+        numbers=jnp.full(most, layer.size, jnp.int32),
+        slots=jnp.zeros(layer.size, jnp.int32),
+        draws=no_draws(layer, shapes, most),
+    )
+
+
+def reset_updates(
+    units: Sequence[UnitLayer],
+    params: Params,
+    updates: Params,
+    replacements: dict[str, Replacement],
+    references: dict[str, Float[Array, " U"]],
+    compensate: bool,
+) -> Params:
+    """Changes updates so that applying them resets the replaced units (SEMANTICS 7; [N], Algorithm 1).
+
+    Incoming slices become the fresh draws, own parameters their reset values, outgoing slices exactly 0; the biases of
+    the consumers take up the mean contribution of the replaced units. Later writes win: compensation, fresh draws, own
+    values, zeros.
+
+    Args:
+        units: The unit layers.
+        params: Parameters before the optimizer's step.
+        updates: The optimizer's updates.
+        replacements: Layer name -> who is replaced.
+        references: Layer name -> mean output of each unit.
+        compensate: Whether consumers' biases are compensated.
+
+    Returns:
+        Updates. Those of parameters of less than 32 bits are float32, so that a draw survives the addition.
+    """
+    units = [layer for layer in units if replacements[layer.name].numbers.size]  # a rate of 0 replaces nobody
+    leaves, old = units_room.leaves_by_path(params), units_room.leaves_by_path(updates)
+    new: dict[Path, Array] = {}
+
+    def current(path: Path) -> Array:
+        update = new.get(path, old[path])
+        return update.astype(jnp.promote_types(update.dtype, jnp.float32))
+
+    def overwrite(path: Path, mask: Array, target: Array | float) -> None:
+        param = leaves[path].astype(current(path).dtype)
+        # Adding cannot heal a parameter that is not finite; its update is then the target, for `gxd_jax.apply_updates`.
+        new[path] = jnp.where(mask, jnp.where(jnp.isfinite(param), target - param, target), current(path))
+
+    if compensate:
+        for layer in units:
+            numbers = replacements[layer.name].numbers
+            reference = references[layer.name][jnp.minimum(numbers, layer.size - 1)]
+            for path, sums in units_room.outgoing_sums(layer, numbers, leaves, old):
+                share = jnp.where((numbers < layer.size)[:, None], reference[:, None] * sums, 0.0)
+                new[path] = current(path) + share.sum(0)
+    for layer in units:
+        replacement = replacements[layer.name]
+        for axis, draws in zip(layer.incoming, replacement.draws, strict=True):
+            shape = leaves[axis.path].shape
+            target = units_room.spread_slices(axis, draws, replacement.slots, shape)
+            overwrite(axis.path, units_room.spread_mask(axis, replacement.mask, shape), target)
+    for layer in units:
+        mask = replacements[layer.name].mask
+        for axis, value in layer.own:
+            overwrite(axis.path, units_room.spread_mask(axis, mask, leaves[axis.path].shape), value)
+    for layer in units:
+        mask = replacements[layer.name].mask
+        for axis in layer.outgoing:
+            overwrite(axis.path, units_room.spread_mask(axis, mask, leaves[axis.path].shape), 0.0)
+    return units_room.replace_leaves(updates, new)
+
+
+def entry_masks(units: Sequence[UnitLayer], masks: dict[str, Bool[Array, " U"]], params: Params) -> dict[Path, Array]:
+    """Returns the masks of the parameter entries that belong to replaced units: incoming, own and outgoing ones.
+
+    Args:
+        units: The unit layers.
+        masks: Layer name -> replaced units.
+        params: The parameters.
+
+    Returns:
+        Path of a parameter -> mask that broadcasts against it; parameters without units are absent.
+    """
+    leaves = units_room.leaves_by_path(params)
+    entries: dict[Path, Array] = {}
+    for layer in units:
+        for axis in (*layer.incoming, *(axis for axis, _ in layer.own), *layer.outgoing):
+            mask = units_room.spread_mask(axis, masks[layer.name], leaves[axis.path].shape)
+            entries[axis.path] = entries[axis.path] | mask if axis.path in entries else mask
+    return entries
+
+
+def clear_state(state: Any, init: Callable[[Params], Any], params: Params, entries: dict[Path, Array]) -> Any:
+    """Resets the parameter-shaped leaves of an optimizer's state at the replaced units' entries (SEMANTICS 8).
+
+    Args:
+        state: The state of one member of a chain.
+        init: The member's own `init`, which says what a fresh state holds.
+        params: The parameters after the reset.
+        entries: From `entry_masks`.
+
+    Returns:
+        The state, with the entries' values as `init(params)` gives them.
+    """
+    shapes = {path: leaf.shape for path, leaf in units_room.leaves_by_path(params).items()}
+    slots = _parameter_slots(state, shapes)
+    if not any(path in entries for path in slots.values()):
+        return state
+
+    def clear(key_path, leaf, fresh):
+        path = slots.get(units_room.plain_path(key_path))
+        return jnp.where(entries[path], fresh.astype(leaf.dtype), leaf) if path in entries else leaf
+
+    return jax.tree_util.tree_map_with_path(clear, state, init(params))
+
+
+def check_clearable(state: Any, params: Params, units: Sequence[UnitLayer]) -> None:
+    """Refuses an optimizer whose statistics of a parameter with units are not kept entry by entry.
+
+    Raises:
+        ValueError: If the state holds, for such a parameter, an array of another shape (Adafactor's rows and columns).
+    """
+    shapes = {path: leaf.shape for path, leaf in units_room.leaves_by_path(params).items()}
+    touched = {axis.path for layer in units for axis in (*layer.incoming, *(a for a, _ in layer.own), *layer.outgoing)}
+    for path, leaf in units_room.leaves_by_path(state).items():
+        parameter = _longest_suffix(path, shapes)
+        if parameter in touched and jnp.size(leaf) > 1 and jnp.shape(leaf) != shapes[parameter]:
+            raise ValueError(
+                f"the optimizer keeps {path} of shape {jnp.shape(leaf)} for the parameter {parameter} of shape "
+                f"{shapes[parameter]}: it cannot be cleared for single units; with optax.chain instead of "
+                "gxd_jax.chain it is left as it is"
+            )
+
+
+def _parameter_slots(state: Any, shapes: dict[Path, tuple[int, ...]]) -> dict[Path, Path]:
+    """Maps the paths of a state's parameter-shaped leaves to the paths of their parameters."""
+    slots = {}
+    for path, leaf in units_room.leaves_by_path(state).items():
+        parameter = _longest_suffix(path, shapes)
+        if parameter is not None and jnp.shape(leaf) == shapes[parameter]:
+            slots[path] = parameter
+    return slots
+
+
+def _longest_suffix(path: Path, parameters: dict[Path, Any]) -> Path | None:
+    """Returns the parameter whose path ends a state's path: optax keeps copies of the parameter tree."""
+    suffixes = (path[start:] for start in range(len(path)))
+    return next((suffix for suffix in suffixes if suffix in parameters), None)

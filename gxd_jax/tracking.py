@@ -1,0 +1,108 @@
+"""Running statistics of the units of one layer: ages, references and utilities."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int
+
+_LARGEST_AGE = jnp.iinfo(jnp.int32).max
+
+
+class Statistics(NamedTuple):
+    """Statistics of one layer's units since their birth.
+
+    The averages are raw, `average <- decay * average + (1 - decay) * value` from 0; `weight` is the same average of 1,
+    so `average / weight` is bias-corrected: weight = 1 - decay^n after n batches, whatever was skipped and however the
+    decay is scheduled.
+
+    Attributes:
+        age: Updates since birth, int32 [U].
+        weight: Total weight of the batches averaged, float32 [U].
+        reference: Raw average of the mean output, float32 [U].
+        utility: Raw average of the utility, float32 [U].
+    """
+
+    age: Int[Array, " U"]
+    weight: Float[Array, " U"]
+    reference: Float[Array, " U"]
+    utility: Float[Array, " U"]
+
+
+def init_statistics(size: int) -> Statistics:
+    """Returns the statistics of `size` newborn units."""
+    return Statistics(
+        age=jnp.zeros(size, jnp.int32),
+        weight=jnp.zeros(size, jnp.float32),
+        reference=jnp.zeros(size, jnp.float32),
+        utility=jnp.zeros(size, jnp.float32),
+    )
+
+
+def advance_reference(
+    statistics: Statistics, features: Float[Array, "B *P U"], finite: Bool[Array, ""], decay: float, axis_name: str | None
+) -> Statistics:
+    """Ages every unit and lets the batch enter the reference (SEMANTICS 2 and 3; arXiv 2306.13812, mean correction).
+
+    Args:
+        statistics: Statistics before this update.
+        features: The batch's unit outputs.
+        finite: Whether the batch may enter the averages; ages advance in any case.
+        decay: Decay of the averages.
+        axis_name: Mapped axis over which the batch is sharded, or None.
+    """
+    mean = batch_mean(features.mean(tuple(range(features.ndim - 1))), axis_name)
+    age = statistics.age + (statistics.age < _LARGEST_AGE)
+    return statistics._replace(
+        age=age,
+        weight=_average(statistics.weight, 1.0, finite, decay),
+        reference=_average(statistics.reference, mean, finite, decay),
+    )
+
+
+def advance_utility(
+    statistics: Statistics, utility: Float[Array, " U"], finite: Bool[Array, ""], decay: float
+) -> Statistics:
+    """Lets this step's utility enter its average (SEMANTICS 4)."""
+    return statistics._replace(utility=_average(statistics.utility, utility, finite, decay))
+
+
+def corrected(average: Float[Array, " U"], weight: Float[Array, " U"]) -> Float[Array, " U"]:
+    """Bias-corrects a raw average; 0 where nothing was averaged yet."""
+    return jnp.where(weight > 0, average / jnp.where(weight > 0, weight, 1.0), 0.0)
+
+
+def restart(statistics: Statistics, replaced: Bool[Array, " U"]) -> Statistics:
+    """Returns the statistics with the replaced units newborn (SEMANTICS 9)."""
+    return jax.tree.map(lambda value: jnp.where(replaced, jnp.zeros_like(value), value), statistics)
+
+
+def batch_mean(value: Array, axis_name: str | None) -> Array:
+    """Averages a batch statistic over the shards of the batch."""
+    return value if axis_name is None else jax.lax.pmean(value, axis_name)
+
+
+def mature(statistics: Statistics, maturity_threshold: float) -> Bool[Array, " U"]:
+    """Which units have seen more updates than the threshold (SEMANTICS 5)."""
+    return statistics.age > maturity_threshold
+
+
+def all_finite(features: Array, sensitivities: Array | None, axis_name: str | None) -> Bool[Array, ""]:
+    """Whether every feature and sensitivity is finite, on every shard of the batch."""
+    finite = jnp.isfinite(features).all()
+    if sensitivities is not None:
+        finite &= jnp.isfinite(sensitivities).all()
+    return finite if axis_name is None else jax.lax.pmin(finite.astype(jnp.int32), axis_name) > 0
+
+
+def count_skipped(skipped: Int[Array, ""], finite: list[Bool[Array, ""]]) -> Int[Array, ""]:
+    """Counts a batch that was kept out of some layer's averages."""
+    return skipped + ~jnp.stack(finite).all()
+
+
+def _average(average: Float[Array, " U"], value: Array | float, finite: Bool[Array, ""], decay: float) -> Array:
+    return jnp.where(finite, decay * average + (1 - decay) * value, average)

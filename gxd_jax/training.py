@@ -1,0 +1,95 @@
+"""A train step and a task loop: pure functions, for `jit`, `scan` and `vmap`. The caller maps over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import optax
+
+from gxd_jax.keys import KeyLike, key_data, wrap_like
+from gxd_jax.types import Params
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, UInt32
+
+Step = Callable[["TrainState", Any, Any], tuple["TrainState", Any]]
+
+
+class TrainState(NamedTuple):
+    """Everything that one training run carries from step to step.
+
+    Attributes:
+        params: The parameters.
+        opt_state: The optimizer's state.
+        key: Raw data of the key from which every step's key is split.
+    """
+
+    params: Params
+    opt_state: Any
+    key: UInt32[Array, " words"]
+
+
+def init(params: Params, tx: optax.GradientTransformation, key: KeyLike) -> TrainState:
+    """Returns the state before the first step.
+
+    Args:
+        params: Initial parameters.
+        tx: The optimizer.
+        key: An int or a JAX key, for readouts that draw at random.
+    """
+    return TrainState(params=params, opt_state=tx.init(params), key=key_data(key))
+
+
+def make_train_step(observe: Callable, tx: optax.GradientTransformation, *, key: KeyLike = 0) -> Step:
+    """Builds a pure train step.
+
+    Args:
+        observe: From `gxd_jax.observe`.
+        tx: The optimizer, with or without a resetting member.
+        key: Any key of the implementation that `init` was given; only that is read from it.
+
+    Returns:
+        A function (state, inputs, targets) -> (state, first result of `observe`: the loss, or (loss, aux)).
+    """
+    tx = optax.with_extra_args_support(tx)
+
+    def step(state: TrainState, inputs: Any, targets: Any) -> tuple[TrainState, Any]:
+        next_key, readout_key = jax.random.split(wrap_like(state.key, key))
+        loss, gradients, observation = observe(state.params, inputs, targets, key=readout_key)
+        updates, opt_state = tx.update(gradients, state.opt_state, state.params, observation=observation)
+        params = optax.apply_updates(state.params, updates)
+        return TrainState(params=params, opt_state=opt_state, key=jax.random.key_data(next_key)), loss
+
+    return step
+
+
+def train_task(
+    step: Step,
+    state: TrainState,
+    sample: Callable[[Any], tuple[Any, tuple[Any, Any]]],
+    stream_state: Any,
+    num_steps: int,
+) -> tuple[TrainState, Any, Float[Array, " num_steps"]]:
+    """Trains for `num_steps` steps on a stream, as one `lax.scan`.
+
+    Args:
+        step: From `make_train_step`.
+        state: State before the first step.
+        sample: Pure function from the stream's state to its next state and a batch (inputs, targets).
+        stream_state: State of the stream.
+        num_steps: Number of steps, static.
+
+    Returns:
+        The states of training and stream after the last step, and the losses (or whatever the step returns), stacked.
+    """
+
+    def body(carry, _):
+        state, stream_state = carry
+        stream_state, (inputs, targets) = sample(stream_state)
+        state, loss = step(state, inputs, targets)
+        return (state, stream_state), loss
+
+    (state, stream_state), losses = jax.lax.scan(body, (state, stream_state), None, length=num_steps)
+    return state, stream_state, losses

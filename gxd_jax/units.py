@@ -1,0 +1,465 @@
+"""What a hidden unit is: where it sits in the parameters.
+
+The wiring of a network is data: a `UnitLayer` says on which axis of which parameter the units of a layer sit. This is
+the only room that knows parameter axes; every other one sees features [B, ..., U] and values [U].
+
+Here "leaves" is a dict from a parameter's path to the parameter, and "slices" are the parts of a kernel that belong to
+one unit. A list of k unit numbers may hold U (one past the last unit) for "nobody".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gxd_jax.types import Params
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int
+
+Path = tuple[str | int, ...]
+
+
+class ParamAxis(NamedTuple):
+    """Where the units of a layer sit on one axis of one parameter.
+
+    Attributes:
+        path: Keys that lead to the parameter.
+        axis: The axis of the parameter along which the units lie.
+        index: int [U, P]: the P positions along that axis that belong to each unit. None: position u is unit u.
+    """
+
+    path: Path
+    axis: int
+    index: np.ndarray | None = None
+
+
+class UnitLayer(NamedTuple):
+    """One layer of hidden units and every parameter entry that belongs to them.
+
+    Attributes:
+        name: The name that the layer's features carry.
+        size: Number of units U.
+        incoming: Kernels that feed the units; re-drawn on replacement.
+        own: Parameters with one entry a unit, each with its reset value (bias 0, norm scale 1).
+        outgoing: Kernels that read the units; zeroed on replacement.
+        outgoing_bias: For each outgoing kernel its layer's bias, which takes up the replaced unit's mean contribution:
+            the path of a 1-D bias along the kernel's output axis (the other axis of a matrix, the last axis of a
+            larger kernel), a `ParamAxis(bias path, output axis of the kernel)` where it is another axis, or None.
+        feature: Name of the `tap` that holds the units' outputs. None: the tap of the layer's own name if the model
+            passes one, else the input of the consumer module (Flax linen).
+    """
+
+    name: str
+    size: int
+    incoming: tuple[ParamAxis, ...]
+    own: tuple[tuple[ParamAxis, float], ...]
+    outgoing: tuple[ParamAxis, ...]
+    outgoing_bias: tuple[Path | ParamAxis | None, ...]
+    feature: str | None = None
+
+
+# --- Paths ---------------------------------------------------------------------------------------------------------
+
+
+def plain_path(key_path: Sequence[Any]) -> Path:
+    """Turns a JAX key path (of dicts, sequences, attributes) into a tuple of names and positions."""
+    return tuple(_plain_key(entry) for entry in key_path)
+
+
+def _plain_key(entry: Any) -> str | int:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
+    raise TypeError(f"cannot read the tree key {entry!r}: allowed are dict keys, attributes and positions")
+
+
+def leaves_by_path(tree: Params) -> dict[Path, Any]:
+    """Returns the leaves of a tree by their paths."""
+    return {plain_path(key_path): leaf for key_path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def replace_leaves(tree: Params, leaves: dict[Path, Any]) -> Params:
+    """Returns `tree` with the leaves named in `leaves` exchanged."""
+    return jax.tree_util.tree_map_with_path(lambda key_path, leaf: leaves.get(plain_path(key_path), leaf), tree)
+
+
+# --- Building ------------------------------------------------------------------------------------------------------
+
+
+def flatten_index(positions: int, units: int, order: str = "NHWC") -> np.ndarray:
+    """Returns where each unit's values lie in a flattened feature map.
+
+    Args:
+        positions: Number of positions P of the map (H * W).
+        units: Number of channels U.
+        order: "NHWC" (channels last: entry p * U + u) or "NCHW" (channels first: entry u * P + p).
+
+    Returns:
+        int [U, P], for `ParamAxis.index`.
+
+    Raises:
+        ValueError: If `order` is neither of the two.
+    """
+    entries = np.arange(positions * units)
+    if order == "NHWC":
+        return entries.reshape(positions, units).T
+    if order == "NCHW":
+        return entries.reshape(units, positions)
+    raise ValueError(f"unknown order {order!r}: allowed are 'NHWC' and 'NCHW'")
+
+
+def sequential_units(params: Params, layers: Sequence[str | Path], *, order: str = "NHWC") -> list[UnitLayer]:
+    """Builds the unit layers of a plain stack of dense or convolutional layers.
+
+    Every layer but the last, which is the network's output, becomes a `UnitLayer` with the layer's own name. A layer is
+    a subtree of `params` with one kernel [..., in, out] and at most one bias [out]. Pooling between convolutions, and
+    pooling or flattening between a convolution and a dense layer, are understood.
+
+    The order of `layers` is the order of the data. It cannot be inferred: Flax numbers modules as they are *created*,
+    so in `Dense(2)(Dense(5)(x))` the output layer is `Dense_0`, and dictionaries sort 'Dense_10' before 'Dense_2'.
+
+    Args:
+        params: The parameters, or Flax variables with a 'params' collection.
+        layers: Keys (or whole paths, as tuples) of the layers from first to last.
+        order: Layout of a feature map that is flattened, "NHWC" or "NCHW".
+
+    Returns:
+        One `UnitLayer` for each layer but the last.
+
+    Raises:
+        TypeError: If `layers` is a single string.
+        ValueError: If a layer is missing, listed twice, has no or several kernels, or does not fit the next one.
+
+    Example:
+        >>> params = {
+        ...     "hidden": {"kernel": np.ones((3, 5)), "bias": np.zeros(5)},
+        ...     "output": {"kernel": np.ones((5, 2)), "bias": np.zeros(2)},
+        ... }
+        >>> [layer.name for layer in sequential_units(params, ["hidden", "output"])]
+        ['hidden']
+    """
+    if isinstance(layers, str):
+        raise TypeError(f"layers must be a list of layer names in order, got the single string {layers!r}")
+    if len(layers) < 2:
+        raise ValueError(f"layers must name at least a hidden layer and the output layer, got {list(layers)!r}")
+    leaves = leaves_by_path(params)
+    stack = [_find_layer(leaves, layer) for layer in layers]
+    names = [layer if isinstance(layer, str) else "/".join(map(str, layer)) for layer in layers]
+    if len({kernel for kernel, _ in stack}) < len(stack):
+        raise ValueError(f"layers must differ, got {list(layers)!r}")
+    units = []
+    for name, (kernel, bias), (next_kernel, next_bias) in zip(names[:-1], stack[:-1], stack[1:], strict=True):
+        shape, next_shape = leaves[kernel].shape, leaves[next_kernel].shape
+        size = shape[-1]
+        units.append(
+            UnitLayer(
+                name=name,
+                size=size,
+                incoming=(ParamAxis(kernel, len(shape) - 1),),
+                own=() if bias is None else ((ParamAxis(bias, 0), 0.0),),
+                outgoing=(ParamAxis(next_kernel, len(next_shape) - 2, _join(kernel, shape, next_kernel, next_shape, order)),),
+                outgoing_bias=(next_bias,),
+            )
+        )
+    validate_units(units, params)
+    return units
+
+
+def _find_layer(leaves: dict[Path, Any], layer: str | Path) -> tuple[Path, Path | None]:
+    """Returns the paths of a layer's kernel and bias."""
+    path = (layer,) if isinstance(layer, str) else tuple(layer)
+    for prefix in (path, ("params", *path)):
+        inside = {p: leaf for p, leaf in leaves.items() if p[: len(prefix)] == prefix}
+        if inside:
+            break
+    else:
+        raise ValueError(f"params have no layer {layer!r}; the paths there are {_shown(leaves)}")
+    shapes = {path: np.shape(leaf) for path, leaf in inside.items()}
+    kernels = [path for path, shape in shapes.items() if len(shape) >= 2]
+    if len(kernels) != 1:
+        raise ValueError(f"layer {layer!r} must hold exactly one kernel (an array of 2 or more axes), it holds {shapes}")
+    size = shapes[kernels[0]][-1]
+    others = [path for path in inside if path != kernels[0]]
+    if len(others) > 1 or any(shapes[path] != (size,) for path in others):
+        raise ValueError(
+            f"layer {layer!r} must hold one kernel [..., in, out] and at most one bias [out], it holds {shapes}; "
+            "describe other layers with UnitLayer"
+        )
+    return kernels[0], others[0] if others else None
+
+
+def _join(kernel: Path, shape: tuple, next_kernel: Path, next_shape: tuple, order: str) -> np.ndarray | None:
+    """Returns the index by which the next kernel reads this one's units."""
+    size, inputs = shape[-1], next_shape[-2]
+    if inputs == size:
+        return None
+    flattened = len(shape) > 2 and len(next_shape) == 2 and inputs % size == 0
+    if not flattened:
+        raise ValueError(
+            f"{kernel} {shape} gives {size} units but {next_kernel} {next_shape} reads {inputs} inputs: kernels must be "
+            "[..., in, out] and stand in the order of the data"
+        )
+    return flatten_index(inputs // size, size, order)
+
+
+# --- Checking ------------------------------------------------------------------------------------------------------
+
+
+def validate_units(units: Sequence[UnitLayer], params: Params) -> None:
+    """Checks that the wiring fits the parameters.
+
+    Args:
+        units: The unit layers.
+        params: The parameters that they speak of.
+
+    Raises:
+        TypeError: If `units` is not a sequence of `UnitLayer`.
+        ValueError: If a path is missing, an axis or index does not fit, a layer has no incoming or no outgoing kernel
+            (an output layer is not hidden), a name or a parameter's axis is used twice.
+    """
+    check_unit_list(units)
+    leaves = leaves_by_path(params)
+    users: dict[tuple[Path, int, int], str] = {}
+    for layer in units:
+        own = tuple(axis for axis, _ in layer.own)
+        for role, axes in (("incoming", layer.incoming), ("own", own), ("outgoing", layer.outgoing)):
+            for param_axis in axes:
+                where = f"layer {layer.name!r}: {role} {param_axis.path} axis {param_axis.axis}"
+                axis, index = _check_axis(where, layer.size, param_axis, leaves)
+                for position in index.ravel().tolist():
+                    user = users.setdefault((param_axis.path, axis, position), where)
+                    if user is not where:
+                        raise ValueError(f"{where}: position {position} is used twice, also as {user}")
+        for param_axis, bias in zip(layer.outgoing, layer.outgoing_bias, strict=True):
+            _check_bias(layer.name, param_axis, bias, leaves)
+
+
+def check_unit_list(units: Sequence[UnitLayer]) -> None:
+    """Checks what can be checked of unit layers without parameters; raises as `validate_units` does."""
+    if isinstance(units, UnitLayer) or not isinstance(units, Sequence) or isinstance(units, str):
+        raise TypeError(f"units must be a list of UnitLayer, got {type(units).__name__}")
+    for layer in units:
+        if not isinstance(layer, UnitLayer):
+            raise TypeError(f"units must be a list of UnitLayer, it holds a {type(layer).__name__}")
+        if not layer.incoming or not layer.outgoing:
+            missing = "outgoing" if layer.incoming else "incoming"
+            raise ValueError(
+                f"layer {layer.name!r} has no {missing} kernel: hidden units have both (an output layer is not hidden)"
+            )
+        if len(layer.outgoing_bias) != len(layer.outgoing):
+            raise ValueError(
+                f"layer {layer.name!r}: outgoing_bias must have one entry (a path or None) for each of the "
+                f"{len(layer.outgoing)} outgoing kernels, it has {len(layer.outgoing_bias)}"
+            )
+    names = [layer.name for layer in units]
+    if not names:
+        raise ValueError("units must hold at least one layer")
+    if len(set(names)) < len(names):
+        raise ValueError(f"the names of unit layers must differ, got {names}")
+
+
+def _check_axis(where: str, size: int, param_axis: ParamAxis, leaves: dict[Path, Any]) -> tuple[int, np.ndarray]:
+    """Checks one parameter axis; returns the axis as a non-negative number and its index [U, P]."""
+    shape = _check_path(where, tuple(param_axis.path), leaves)
+    if not -len(shape) <= param_axis.axis < len(shape):
+        raise ValueError(f"{where}: the parameter has shape {shape}, it has no such axis")
+    length = shape[param_axis.axis]
+    index = _index(param_axis, size)
+    if param_axis.index is None and length != size:
+        raise ValueError(f"{where}: shape {shape} has {length} entries there, the layer has {size} units")
+    if index.ndim != 2 or index.shape[0] != size or not np.issubdtype(index.dtype, np.integer):
+        raise ValueError(f"{where}: index must be integers [{size}, P], it is {index.dtype} {index.shape}")
+    if index.size and (index.min() < 0 or index.max() >= length):
+        raise ValueError(f"{where}: index must lie in [0, {length}), it spans [{index.min()}, {index.max()}]")
+    if np.unique(index).size < index.size:
+        raise ValueError(f"{where}: index names a position twice")
+    return param_axis.axis % len(shape), index
+
+
+def _check_path(where: str, path: Path, leaves: dict[Path, Any]) -> tuple[int, ...]:
+    if path not in leaves:
+        raise ValueError(f"{where}: params have no such path (or it is masked out); the paths there are {_shown(leaves)}")
+    return np.shape(leaves[path])
+
+
+def _check_bias(name: str, param_axis: ParamAxis, bias: Path | ParamAxis | None, leaves: dict[Path, Any]) -> None:
+    if bias is None:
+        return
+    path, out_axis = _bias_axis(param_axis, bias, np.ndim(leaves[param_axis.path]))
+    where = f"layer {name!r}: outgoing bias {path}"
+    shape = _check_path(where, path, leaves)
+    kernel_shape = np.shape(leaves[param_axis.path])
+    if out_axis == param_axis.axis % len(kernel_shape):
+        raise ValueError(f"{where}: axis {out_axis} of {param_axis.path} holds the units, it cannot be its output axis")
+    if shape != (kernel_shape[out_axis],):
+        raise ValueError(
+            f"{where}: shape {shape} does not fit axis {out_axis} of {param_axis.path} {kernel_shape}: "
+            f"it must be ({kernel_shape[out_axis]},)"
+        )
+
+
+def _shown(leaves: dict[Path, Any]) -> str:
+    shown = [f"{path} {np.shape(leaf)}" for path, leaf in list(leaves.items())[:20]]
+    return ", ".join(shown + ["..."] * (len(leaves) > 20)) or "none"
+
+
+def _bias_axis(param_axis: ParamAxis, bias: Path | ParamAxis, ndim: int) -> tuple[Path, int]:
+    """Returns the path of an outgoing bias and the axis of the kernel along which it lies."""
+    if isinstance(bias, ParamAxis):
+        return tuple(bias.path), bias.axis % ndim
+    return tuple(bias), 1 - param_axis.axis % ndim if ndim == 2 else ndim - 1
+
+
+def _index(param_axis: ParamAxis, size: int) -> np.ndarray:
+    return np.arange(size)[:, None] if param_axis.index is None else np.asarray(param_axis.index)
+
+
+# --- From units to parameter entries and back ----------------------------------------------------------------------
+
+
+def features_of(values: Array, param_axis: ParamAxis, size: int) -> Array:
+    """Brings what a kernel reads, [..., n], to one value a unit: [..., U], or [..., P, U] with P positions a unit.
+
+    Args:
+        values: The kernel's input, its last axis as long as the axis that holds the units.
+        param_axis: The outgoing kernel's axis.
+        size: Number of units U.
+    """
+    if param_axis.index is None:
+        return values
+    index, lead = np.asarray(param_axis.index), values.shape[:-1]
+    positions = index.shape[1]
+    if positions == 1:
+        return values[..., index[:, 0]]
+    if values.shape[-1] == index.size and np.array_equal(index, flatten_index(positions, size, "NHWC")):
+        return values.reshape(*lead, positions, size)
+    return values[..., index.T]
+
+
+def feature_width(layer: UnitLayer, leaves: dict[Path, Any]) -> int:
+    """Returns the width of the input of a layer's first consumer."""
+    param_axis = layer.outgoing[0]
+    return np.shape(leaves[param_axis.path])[param_axis.axis]
+
+
+def incoming_magnitude(layer: UnitLayer, leaves: dict[Path, Array]) -> Float[Array, " U"]:
+    """Mean absolute incoming weight of each unit."""
+    sums = [_per_unit(jnp.abs(_float32(leaves[a.path])), a, layer.size) for a in layer.incoming]
+    count = sum(_entries_per_unit(a, leaves[a.path].shape) for a in layer.incoming)
+    return sum(sums[1:], start=sums[0]) / count
+
+
+def outgoing_magnitude(layer: UnitLayer, leaves: dict[Path, Array]) -> Float[Array, " U"]:
+    """Sum of the absolute outgoing weights of each unit, over all consumers."""
+    sums = [_per_unit(jnp.abs(_float32(leaves[a.path])), a, layer.size) for a in layer.outgoing]
+    return sum(sums[1:], start=sums[0])
+
+
+def incoming_std(layer: UnitLayer, leaves: dict[Path, Array]) -> tuple[Float[Array, ""], ...]:
+    """Standard deviation of the units' entries in each incoming kernel."""
+    return tuple(
+        jnp.std(jnp.take(_float32(leaves[a.path]), _index(a, layer.size).ravel(), axis=a.axis)) for a in layer.incoming
+    )
+
+
+def slices_shape(param_axis: ParamAxis, shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Returns the shape of the slices of `count` units, laid out like the kernel itself."""
+    axis = param_axis.axis % len(shape)
+    positions = 1 if param_axis.index is None else np.shape(param_axis.index)[1]
+    return (*shape[:axis], count * positions, *shape[axis + 1 :])
+
+
+def spread_mask(param_axis: ParamAxis, mask: Bool[Array, " U"], shape: tuple[int, ...]) -> Array:
+    """Turns a mask over units into one that broadcasts against a parameter of this shape."""
+    axis = param_axis.axis % len(shape)
+    if param_axis.index is not None:
+        unit, _ = _owners(param_axis.index, shape[axis])
+        mask = jnp.where(unit >= 0, mask[np.maximum(unit, 0)], False)
+    return mask.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+
+
+def spread_slices(param_axis: ParamAxis, slices: Array, slots: Int[Array, " U"], shape: tuple[int, ...]) -> Array:
+    """Lays the slices of k units out so that they broadcast against the kernel.
+
+    Args:
+        param_axis: The kernel's axis that holds the units.
+        slices: Of shape `slices_shape(param_axis, shape, k)`.
+        slots: For each unit the number (below k) of its slice; any number for units that have none.
+        shape: Shape of the kernel.
+
+    Returns:
+        An array in which every unit's entries hold its slice; entries of other units are arbitrary.
+    """
+    axis = param_axis.axis % len(shape)
+    if slices.shape[axis] == 1:
+        return slices
+    if param_axis.index is None:
+        return jnp.take(slices, slots, axis=axis)
+    unit, rank = _owners(param_axis.index, shape[axis])
+    positions = np.shape(param_axis.index)[1]
+    return jnp.take(slices, slots[np.maximum(unit, 0)] * positions + rank, axis=axis)
+
+
+def take_slices(param_axis: ParamAxis, leaf: Array, size: int, numbers: Int[Array, " k"]) -> Array:
+    """Returns the slices of k units, of shape `slices_shape(param_axis, leaf.shape, k)`."""
+    return jnp.take(leaf, _positions(param_axis, size, numbers).ravel(), axis=param_axis.axis)
+
+
+def outgoing_sums(
+    layer: UnitLayer, numbers: Int[Array, " k"], *trees: dict[Path, Array]
+) -> list[tuple[Path, Float[Array, "k K"]]]:
+    """Sums the outgoing slices of k units over everything but the consumer's outputs.
+
+    Args:
+        layer: The unit layer.
+        numbers: The k units' numbers; for U the result is arbitrary.
+        *trees: Leaves whose slices are added up (parameters and updates), so that only k slices are read of each.
+
+    Returns:
+        For each consumer with a bias, the bias's path and the sums [k, K] by the consumer's outputs.
+    """
+    sums = []
+    for param_axis, bias in zip(layer.outgoing, layer.outgoing_bias, strict=True):
+        if bias is None:
+            continue
+        ndim = trees[0][param_axis.path].ndim
+        bias_path, out_axis = _bias_axis(param_axis, bias, ndim)
+        axis = param_axis.axis % ndim
+        slices = sum(_float32(take_slices(param_axis, tree[param_axis.path], layer.size, numbers)) for tree in trees)
+        slices = jnp.moveaxis(slices, (axis, out_axis), (0, -1))
+        sums.append((bias_path, slices.reshape(numbers.shape[0], -1, slices.shape[-1]).sum(1)))
+    return sums
+
+
+def _positions(param_axis: ParamAxis, size: int, numbers: Int[Array, " k"]) -> Int[Array, "k P"]:
+    numbers = jnp.minimum(numbers, size - 1)
+    return numbers[:, None] if param_axis.index is None else jnp.asarray(param_axis.index)[numbers]
+
+
+def _owners(index: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each position along an axis: its unit (-1: nobody's) and its rank among the unit's positions."""
+    unit, rank = np.full(length, -1), np.zeros(length, int)
+    rows, columns = np.indices(np.shape(index))
+    unit[index], rank[index] = rows, columns
+    return unit, rank
+
+
+def _entries_per_unit(param_axis: ParamAxis, shape: tuple[int, ...]) -> int:
+    return math.prod(slices_shape(param_axis, shape, 1))
+
+
+def _per_unit(values: Array, param_axis: ParamAxis, size: int) -> Float[Array, " U"]:
+    """Sums a parameter's entries by unit."""
+    axis = param_axis.axis % values.ndim
+    sums = values.sum([i for i in range(values.ndim) if i != axis])
+    return sums if param_axis.index is None else sums[_index(param_axis, size)].sum(1)
+
+
+def _float32(leaf: Array) -> Array:
+    return jnp.asarray(leaf, jnp.float32)

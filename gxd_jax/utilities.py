@@ -1,0 +1,147 @@
+"""Utilities: how much a layer's units are worth, one score a unit, lower is replaced first.
+
+Each is a pure function of a `UnitRecord`. Means run over the batch and over positions. To add one, write a function,
+add its row to `UTILITIES` and a hand-worked test.
+
+Sources: [N] Dohare et al., Nature 632 (2024); [A] Dohare, Sutton, Mahmood, arXiv 2108.06325; [M] Dohare et al.,
+arXiv 2306.13812; [G] Elisii, Beauchemin, Jamshed, arXiv 2605.06834.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from gxd_jax.types import UnitRecord
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+Utility = Callable[[UnitRecord], "Float[Array, ' U']"]
+
+
+def contribution(record: UnitRecord) -> Float[Array, " U"]:
+    """mean abs(h) x sum_k abs(w_out[i, k]): [N] eq. (1)."""
+    return _mean(jnp.abs(record.features)) * record.outgoing_magnitude
+
+
+def mean_corrected_contribution(record: UnitRecord) -> Float[Array, " U"]:
+    """mean abs(h - r) x sum_k abs(w_out[i, k]): [A], [M].
+
+    Differs from: the public code, which subtracts a reference without this batch and corrects it by another age.
+    """
+    return _mean(jnp.abs(record.features - record.reference)) * record.outgoing_magnitude
+
+
+def adaptable_contribution(record: UnitRecord) -> Float[Array, " U"]:
+    """`mean_corrected_contribution` over mean abs(w_in): [A], [M]."""
+    return mean_corrected_contribution(record) / record.incoming_magnitude
+
+
+def weight(record: UnitRecord) -> Float[Array, " U"]:
+    """sum_k abs(w_out[i, k]): an ablation in the public code of [N]."""
+    return record.outgoing_magnitude
+
+
+def adaptation(record: UnitRecord) -> Float[Array, " U"]:
+    """1 / mean abs(w_in[., i]): [A]. Units with large incoming weights learn slowly and are replaced."""
+    return 1 / record.incoming_magnitude
+
+
+def activation(record: UnitRecord) -> Float[Array, " U"]:
+    """mean abs(h): ReDo's score (Sokar et al. 2023) without its division by the layer's mean."""
+    return _mean(jnp.abs(record.features))
+
+
+def gradient(record: UnitRecord) -> Float[Array, " U"]:
+    """mean abs(dL/dh), L the mean loss of the batch: the loss-gradient activity of the ReGraMa family.
+
+    Raises:
+        ValueError: If the sensitivities are not those of the readout `loss`.
+    """
+    sensitivities = _sensitivities("gradient", record)
+    if record.readout != "loss":
+        raise ValueError(
+            f"utility 'gradient' needs the sensitivities of readout 'loss', got those of {record.readout!r}: "
+            "pass readout='loss' to observe"
+        )
+    return _mean(jnp.abs(sensitivities)) / record.features.shape[0]
+
+
+def gxd(record: UnitRecord) -> Float[Array, " U"]:
+    """mean_b abs(sum_p g[b, p, i] (h[b, p, i] - r[i])): [G], gradient times difference from reference.
+
+    The first-order size of the change of the readout when the unit is moved to its reference, which is what a reset
+    with compensation does. With `logits_exact` the 2-norm over outputs stands for the absolute value, with `fisher`
+    the square.
+
+    Raises:
+        ValueError: If there are no sensitivities.
+    """
+    sensitivities = _sensitivities("gxd", record)
+    change = sensitivities * (record.features - record.reference)
+    positions = tuple(range(1 - record.features.ndim, -1))
+    change = change.sum(positions)
+    size = _SIZES.get(record.readout, jnp.abs)(change)
+    return size.mean(0)
+
+
+def random(record: UnitRecord) -> Float[Array, " U"]:
+    """Uniform on [0, 1): the control."""
+    return jax.random.uniform(record.key, record.reference.shape)
+
+
+UTILITIES: dict[str, Utility] = {
+    "contribution": contribution,
+    "mean_corrected_contribution": mean_corrected_contribution,
+    "adaptable_contribution": adaptable_contribution,
+    "weight": weight,
+    "adaptation": adaptation,
+    "activation": activation,
+    "gradient": gradient,
+    "gxd": gxd,
+    "random": random,
+}
+
+# Utilities that read no sensitivities: their pullback is never computed, and a bad one does not stop the averages.
+_WITHOUT_SENSITIVITIES = frozenset(UTILITIES.values()) - {gradient, gxd}
+
+# How a change of the readout, [B, U] or [K, B, U], becomes a size [B, U]; the absolute value where nothing is said.
+_SIZES: dict[str | None, Callable] = {
+    "logits_exact": lambda change: jnp.sqrt(jnp.square(change).sum(0)),
+    "fisher": jnp.square,
+}
+
+
+def resolve_utility(utility: str | Utility) -> Utility:
+    """Returns the function of a utility's name, or the function itself.
+
+    Raises:
+        ValueError: If there is no such name.
+        TypeError: If it is neither a name nor a function.
+    """
+    if isinstance(utility, str):
+        if utility not in UTILITIES:
+            raise ValueError(f"unknown utility {utility!r}: allowed are {sorted(UTILITIES)} or a function")
+        return UTILITIES[utility]
+    if not callable(utility):
+        raise TypeError(f"utility must be a name or a function of a UnitRecord, got {utility!r}")
+    return utility
+
+
+def reads_sensitivities(utility: Utility) -> bool:
+    """Whether a utility may read sensitivities; a user's function may."""
+    return utility not in _WITHOUT_SENSITIVITIES
+
+
+def _sensitivities(utility: str, record: UnitRecord) -> Array:
+    if record.sensitivities is None:
+        raise ValueError(f"utility {utility!r} needs sensitivities: give observe a readout other than None")
+    return record.sensitivities
+
+
+def _mean(values: Float[Array, "B *P U"]) -> Float[Array, " U"]:
+    return values.mean(tuple(range(values.ndim - 1)))
