@@ -88,7 +88,7 @@ def reset_info(opt_state: Any) -> ResetInfo:
         raise ValueError(f"several resetting members have layers of the same name: {sorted(names)}; give them names of their own")
     layers = {name: layer for state in states for name, layer in state.layers.items()}
     thresholds = {name: state.maturity_threshold for state in states for name in state.layers}
-    statistics = {name: layer.statistics for name, layer in layers.items()}
+    statistics = {name: tracking.restart(layer.statistics, layer.replaced) for name, layer in layers.items()}
     return ResetInfo(
         replaced={name: layer.replaced for name, layer in layers.items()},
         counts={name: layer.replaced.sum(-1) for name, layer in layers.items()},

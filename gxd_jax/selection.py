@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,93 +13,106 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
-# What is owed is counted in decimal digits, exactly: LIMBS groups of four digits, the first worth 10^-4, so that a rate
-# of 1e-3 with 100 units pays on update 10 and not on 11, after 10^8 updates too. A product of a group and a number of
-# units has to fit 32 bits.
 LIMBS = 4
-_BASE = 10_000
-LARGEST_LAYER = 400_000
+_BASE = 10_000  # a group of four decimal digits
+LARGEST_LAYER = 400_000  # group x units has to fit 32 bits
 _FINITE_MAX = jnp.finfo(jnp.float32).max
 
 
-def rate_digits(rate: Any) -> tuple[Array, Array]:
-    """Splits a replacement rate into its whole part (0 or 1) and groups of four decimal digits.
+class Rate(NamedTuple):
+    """A replacement rate as an exact fraction: whole + sum_i groups[i] / base^(i + 1).
 
-    A concrete rate is the decimal number that the user wrote, to 16 decimals; a traced one is rounded to the digits
-    that its dtype carries (6 for float32), which gives that number back.
+    What is owed is counted in the same integers, so that a rate of 1e-3 with 100 units pays on update 10 and not on 11,
+    after 10^8 updates too; adding floats drifts. A rate p / q whose numbers fit 32 bits is one group of base q, any
+    other four groups of four decimal digits.
+    """
+
+    whole: Any
+    groups: tuple[Any, ...]
+    base: int
+
+
+def as_rate(rate: Any, largest: int) -> Rate:
+    """Turns a replacement rate into an exact fraction.
+
+    A number is taken as the decimal that the user wrote, to 16 decimals. A JAX array (traced or not, as from
+    `optax.inject_hyperparams`) is rounded to the digits that its dtype carries, 6 for float32, which gives that decimal
+    back.
 
     Args:
         rate: Replacement rate in [0, 1].
-
-    Returns:
-        uint32 whole part and uint32 [LIMBS].
+        largest: Size of the largest layer.
     """
-    if isinstance(rate, jax.core.Tracer):
-        return _traced_digits(rate)
-    scaled = int(Decimal(str(np.asarray(rate)[()])).scaleb(4 * LIMBS).to_integral_value())
-    whole, fraction = divmod(scaled, _BASE**LIMBS)
-    groups = [fraction // _BASE ** (LIMBS - 1 - i) % _BASE for i in range(LIMBS)]
-    return jnp.uint32(whole), jnp.array(groups, jnp.uint32)
+    if isinstance(rate, jax.Array):
+        whole, groups = _decimal_groups(rate)
+        return Rate(whole, groups, _BASE)
+    fraction = Fraction(str(rate))
+    if fraction.denominator + fraction.numerator * largest < 2**32:
+        return Rate(0, (fraction.numerator,), fraction.denominator)
+    scaled = round(fraction * _BASE**LIMBS)
+    groups = [scaled // _BASE ** (LIMBS - 1 - i) % _BASE for i in range(LIMBS)]
+    return Rate(scaled // _BASE**LIMBS, tuple(groups), _BASE)
 
 
-def _traced_digits(rate: Array) -> tuple[Array, Array]:
-    precision = int(jnp.finfo(rate.dtype).precision) if jnp.issubdtype(rate.dtype, jnp.floating) else 6
-    precision = min(precision, 6)
+def _decimal_groups(rate: Array) -> tuple[Array, tuple[Array, ...]]:
+    """Returns the whole part of a rate and its decimals in groups of four."""
+    precision = min(int(jnp.finfo(rate.dtype).precision), 6) if jnp.issubdtype(rate.dtype, jnp.floating) else 6
     rate = jnp.clip(rate.astype(jnp.float32), 0.0, 1.0)
     powers = jnp.asarray(10.0 ** np.arange(4 * LIMBS + 1), jnp.float32)
     # The number of decimals that leaves `precision` significant digits.
     magnitude = jnp.floor(jnp.log10(jnp.maximum(rate, 1e-30))).astype(jnp.int32)
     decimals = jnp.clip(precision - 1 - magnitude, 0, 4 * LIMBS)
     digits = jnp.round(rate * powers[decimals]).astype(jnp.uint32)
-    # rate = digits * 10^-decimals; group i holds its decimals 4i+1 .. 4i+4.
+    # rate = digits * 10^-decimals; group i holds the decimals 4i - 3 .. 4i, group 0 the whole part.
     shift = 4 * jnp.arange(LIMBS + 1) - decimals
     small_powers = jnp.asarray(10 ** np.arange(10), jnp.uint32)
     right = digits // small_powers[jnp.clip(-shift, 0, 9)] * (shift > -10)
     left = right % _BASE * small_powers[jnp.clip(shift, 0, 4)]
     groups = jnp.where(shift > 3, 0, left % _BASE).astype(jnp.uint32)
-    return groups[0], groups[1:]
+    return groups[0], tuple(groups[1:])
 
 
 def most_owed(rate: Any, size: int) -> int:
     """Returns the largest number of units that can be owed at once in a layer of `size` units."""
-    if isinstance(rate, jax.core.Tracer):
-        return size
-    return math.ceil(Decimal(str(np.asarray(rate)[()])) * size)
+    return size if isinstance(rate, jax.Array) else math.ceil(Fraction(str(rate)) * size)
+
+
+def no_debt() -> tuple[UInt32[Array, ""], ...]:
+    """Returns the state of a layer that owes nothing."""
+    return tuple(jnp.zeros((), jnp.uint32) for _ in range(LIMBS))
 
 
 def owe(
-    debt: UInt32[Array, " LIMBS"], digits: tuple[Array, Array], eligible: Int[Array, ""]
-) -> tuple[Int[Array, ""], UInt32[Array, " LIMBS"]]:
+    debt: tuple[UInt32[Array, ""], ...], rate: Rate, eligible: Bool[Array, " U"]
+) -> tuple[Int[Array, ""], tuple[UInt32[Array, ""], ...]]:
     """Adds rate x eligible units to what is owed and takes the whole part out (SEMANTICS 5; [N], Algorithm 1).
 
     Args:
-        debt: Fraction of a unit carried over from earlier updates, in groups of four decimal digits.
-        digits: From `rate_digits`.
-        eligible: Number of eligible units.
+        debt: Fraction of a unit carried over from earlier updates, as integers of the rate's base.
+        rate: From `as_rate`.
+        eligible: Which units may be replaced.
 
     Returns:
-        Units owed now, at most `eligible`, int32; and the fraction left over.
+        Number of units owed now, at most those eligible, int32; and the fraction left over.
     """
-    whole, groups = digits
-    eligible = eligible.astype(jnp.uint32)
-    rest, carry = [], jnp.uint32(0)
-    for i in reversed(range(LIMBS)):
-        total = debt[i] + eligible * groups[i] + carry
-        carry, digit = total // _BASE, total % _BASE
-        rest.append(digit)
-    return (carry + whole * eligible).astype(jnp.int32), jnp.stack(rest[::-1])
+    count = eligible.sum(dtype=jnp.uint32)
+    rest, carry = list(debt), jnp.uint32(0)
+    for i in reversed(range(len(rate.groups))):
+        total = debt[i] + count * rate.groups[i] + carry
+        carry, rest[i] = total // rate.base, total % rate.base
+    return (carry + rate.whole * count).astype(jnp.int32), tuple(rest)
 
 
 def owe_by_chance(
-    debt: UInt32[Array, " LIMBS"], digits: tuple[Array, Array], eligible: Int[Array, ""], key: PRNGKeyArray
-) -> tuple[Int[Array, ""], UInt32[Array, " LIMBS"]]:
+    debt: tuple[UInt32[Array, ""], ...], rate: Rate, eligible: Bool[Array, " U"], key: PRNGKeyArray
+) -> tuple[Int[Array, ""], tuple[UInt32[Array, ""], ...]]:
     """Rounds rate x eligible units up or down by chance, so that the mean is right and nothing is carried.
 
     Returns:
-        Units owed now, at most `eligible`, int32; and the debt as it was, 0.
+        Number of units owed now, at most those eligible, int32; and the debt as it was, none.
     """
-    count, rest = owe(jnp.zeros_like(debt), digits, eligible)
-    fraction = (rest / _BASE ** (1.0 + jnp.arange(LIMBS))).sum()
+    count, rest = owe(debt, rate, eligible)
+    fraction = sum(part / float(rate.base) ** (i + 1) for i, part in enumerate(rest))
     return count + jax.random.bernoulli(key, fraction).astype(jnp.int32), debt
 
 

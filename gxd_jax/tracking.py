@@ -73,7 +73,7 @@ def advance_utility(
 
 def corrected(average: Float[Array, " U"], weight: Float[Array, " U"]) -> Float[Array, " U"]:
     """Bias-corrects a raw average; 0 where nothing was averaged yet."""
-    return jnp.where(weight > 0, average / jnp.where(weight > 0, weight, 1.0), 0.0)
+    return average / jnp.maximum(weight, jnp.finfo(jnp.float32).tiny)
 
 
 def restart(statistics: Statistics, replaced: Bool[Array, " U"]) -> Statistics:
@@ -93,9 +93,10 @@ def mature(statistics: Statistics, maturity_threshold: float) -> Bool[Array, " U
 
 def all_finite(features: Array, sensitivities: Array | None, axis_name: str | None) -> Bool[Array, ""]:
     """Whether every feature and sensitivity is finite, on every shard of the batch."""
-    finite = jnp.isfinite(features).all()
+    finite = jnp.isfinite(features)
     if sensitivities is not None:
-        finite &= jnp.isfinite(sensitivities).all()
+        finite &= jnp.isfinite(sensitivities)
+    finite = finite.all()
     return finite if axis_name is None else jax.lax.pmin(finite.astype(jnp.int32), axis_name) > 0
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from gxd_jax.keys import KeyLike, key_data, wrap_like
@@ -23,12 +24,14 @@ class TrainState(NamedTuple):
     Attributes:
         params: The parameters.
         opt_state: The optimizer's state.
-        key: Raw data of the key from which every step's key is split.
+        key: Raw data of the key from which every step's key is derived.
+        count: Number of steps made, uint32.
     """
 
     params: Params
     opt_state: Any
     key: UInt32[Array, " words"]
+    count: UInt32[Array, ""]
 
 
 def init(params: Params, tx: optax.GradientTransformation, key: KeyLike) -> TrainState:
@@ -39,7 +42,7 @@ def init(params: Params, tx: optax.GradientTransformation, key: KeyLike) -> Trai
         tx: The optimizer.
         key: An int or a JAX key, for readouts that draw at random.
     """
-    return TrainState(params=params, opt_state=tx.init(params), key=key_data(key))
+    return TrainState(params=params, opt_state=tx.init(params), key=key_data(key), count=jnp.zeros((), jnp.uint32))
 
 
 def make_train_step(observe: Callable, tx: optax.GradientTransformation, *, key: KeyLike = 0) -> Step:
@@ -56,11 +59,11 @@ def make_train_step(observe: Callable, tx: optax.GradientTransformation, *, key:
     tx = optax.with_extra_args_support(tx)
 
     def step(state: TrainState, inputs: Any, targets: Any) -> tuple[TrainState, Any]:
-        next_key, readout_key = jax.random.split(wrap_like(state.key, key))
+        readout_key = jax.random.fold_in(wrap_like(state.key, key), state.count)
         loss, gradients, observation = observe(state.params, inputs, targets, key=readout_key)
         updates, opt_state = tx.update(gradients, state.opt_state, state.params, observation=observation)
         params = optax.apply_updates(state.params, updates)
-        return TrainState(params=params, opt_state=opt_state, key=jax.random.key_data(next_key)), loss
+        return TrainState(params=params, opt_state=opt_state, key=state.key, count=state.count + 1), loss
 
     return step
 

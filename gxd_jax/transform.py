@@ -27,15 +27,15 @@ class LayerState(NamedTuple):
     """What continual backprop keeps of one layer.
 
     Attributes:
-        statistics: Ages and running averages.
-        debt: Fraction of a unit owed, in groups of four decimal digits, uint32.
+        statistics: Ages and running averages at the last ranking; units in `replaced` restart at the next update.
+        debt: Fraction of a unit owed, see `selection.owe`.
         initial_std: Standard deviation of each incoming kernel when the state was created.
         replaced: Units replaced in the last update, bool [U].
         total: Units replaced since the start, int32.
     """
 
     statistics: tracking.Statistics
-    debt: UInt32[Array, " LIMBS"]
+    debt: tuple[UInt32[Array, ""], ...]
     initial_std: tuple[Float[Array, ""], ...]
     replaced: Bool[Array, " U"]
     total: Int[Array, ""]
@@ -134,7 +134,7 @@ def continual_backprop(
         layers = {
             layer.name: LayerState(
                 statistics=tracking.init_statistics(layer.size),
-                debt=jnp.zeros(selection.LIMBS, jnp.uint32),
+                debt=selection.no_debt(),
                 initial_std=units_room.incoming_std(layer, leaves),
                 replaced=jnp.zeros(layer.size, bool),
                 total=jnp.zeros((), jnp.int32),
@@ -157,7 +157,7 @@ def continual_backprop(
         if wiring is not None:
             wiring.update({layer.name: layer for layer in units})
         stepped = units_room.leaves_by_path(optax.apply_updates(params, updates))
-        digits = selection.rate_digits(replacement_rate)
+        rate = selection.as_rate(replacement_rate, max(layer.size for layer in units))
         utility_keys, count_keys, _ = _step_keys(wrap_like(state.key, key), state.count, len(units))
 
         statistics, references, debts, candidates, finite = {}, {}, {}, {}, []
@@ -165,14 +165,15 @@ def continual_backprop(
             old = state.layers[layer.name]
             record = _record(layer, observation, stepped, utility_key, reads_sensitivities(score))
             finite.append(tracking.all_finite(record.features, record.sensitivities, axis_name))
-            aged = tracking.advance_reference(old.statistics, record.features, finite[-1], decay, axis_name)
+            aged = tracking.restart(old.statistics, old.replaced)
+            aged = tracking.advance_reference(aged, record.features, finite[-1], decay, axis_name)
             references[layer.name] = tracking.corrected(aged.reference, aged.weight)
             utilities = score_units(score, record._replace(reference=references[layer.name]), layer)
             utilities = tracking.batch_mean(utilities, axis_name)
             statistics[layer.name] = tracking.advance_utility(aged, utilities, finite[-1], decay)
             eligible = tracking.mature(aged, maturity_threshold)
             owe = selection.owe if accumulate else functools.partial(selection.owe_by_chance, key=count_key)
-            count, debts[layer.name] = owe(old.debt, digits, eligible.sum())
+            count, debts[layer.name] = owe(old.debt, rate, eligible)
             ranking = tracking.corrected(statistics[layer.name].utility, aged.weight)
             candidates[layer.name] = _Candidates(ranking, eligible, count)
 
@@ -180,7 +181,7 @@ def continual_backprop(
         updates = reset.reset_updates(units, params, updates, replacements, references, compensate)
         layers = {
             name: LayerState(
-                statistics=tracking.restart(statistics[name], replacements[name].mask),
+                statistics=statistics[name],
                 debt=debts[name],
                 initial_std=state.layers[name].initial_std,
                 replaced=replacements[name].mask,
