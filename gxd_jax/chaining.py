@@ -49,7 +49,9 @@ def chain(*members: optax.GradientTransformation) -> optax.GradientTransformatio
 
     def update(updates, state, params=None, **extra_args):
         if len(state) != len(chained):
-            raise ValueError(f"the state has {len(state)} members, the chain {len(chained)}: call this chain's init first")
+            raise ValueError(
+                f"the state has {len(state)} members, the chain {len(chained)}: call this chain's init first"
+            )
         states: list[Any] = []
         resets = False
         for member, old_state in zip(chained, state, strict=True):
@@ -71,8 +73,8 @@ def reset_info(opt_state: Any) -> ResetInfo:
     """Returns what the last update did to the hidden units.
 
     Args:
-        opt_state: Any optimizer state that holds the state of `continual_backprop` somewhere; of several, the layers are
-            merged. May have leading axes (seeds of a vmapped run).
+        opt_state: Any optimizer state that holds the state of `continual_backprop` somewhere; the layers of several
+            are merged. May have leading axes (seeds of a vmapped run).
 
     Returns:
         A `ResetInfo`. Before the first update it says that nothing was replaced.
@@ -85,7 +87,9 @@ def reset_info(opt_state: Any) -> ResetInfo:
         raise ValueError("the optimizer state holds no state of continual_backprop")
     names = [name for state in states for name in state.layers]
     if len(set(names)) < len(names):
-        raise ValueError(f"several resetting members have layers of the same name: {sorted(names)}; give them names of their own")
+        raise ValueError(
+            f"several resetting members have layers of the same name: {sorted(names)}; give them names of their own"
+        )
     layers = {name: layer for state in states for name, layer in state.layers.items()}
     thresholds = {name: state.maturity_threshold for state in states for name in state.layers}
     statistics = {name: tracking.restart(layer.statistics, layer.replaced) for name, layer in layers.items()}
@@ -103,7 +107,8 @@ def reset_info(opt_state: Any) -> ResetInfo:
 
 
 _AFTER_RESET = (
-    "a member after the resetting member of chain changes its updates, which would undo the resets: put continual_backprop last"
+    "a member after the resetting member of chain changes its updates, which would undo the resets: "
+    "put continual_backprop last"
 )
 
 
@@ -123,9 +128,7 @@ def _clear(chained: list, states: list, wiring: dict, masks: dict, params: Any, 
 def _masks(old_state: Any, new_state: Any) -> dict[str, Any]:
     """Returns the masks of units replaced in this very update: a wrapper may have skipped it."""
     pairs = zip(_resetting_states(old_state), _resetting_states(new_state), strict=True)
-    return {
-        name: layer.replaced & (new.count != old.count) for old, new in pairs for name, layer in new.layers.items()
-    }
+    return {name: layer.replaced & (new.count != old.count) for old, new in pairs for name, layer in new.layers.items()}
 
 
 def _resetting_states(state: Any) -> list[ContinualBackpropState]:

@@ -1,6 +1,7 @@
 """Random keys: an int, a typed key or an old uint32 key come in; raw data goes into optimizer states.
 
-States hold raw key data, so that checkpoints through NumPy work; the key's implementation (threefry, rbg) is kept aside.
+States hold raw key data, so that checkpoints through NumPy work; the key's implementation (threefry, rbg) is read
+from the key that the user gave.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def as_key(key: KeyLike) -> PRNGKeyArray:
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         return jax.random.key(key)
     if isinstance(key, (jax.Array, np.ndarray)):
+        key = jnp.asarray(key)
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
             return key
         if jnp.issubdtype(key.dtype, jnp.integer) and key.ndim == 0:
@@ -40,9 +42,9 @@ def as_key(key: KeyLike) -> PRNGKeyArray:
             default = jax.random.key(0)
             same_size = jax.random.key_data(default).shape == key.shape
             implementation = jax.random.key_impl(default) if same_size else _IMPLEMENTATION_BY_SIZE[key.shape[0]]
-            return jax.random.wrap_key_data(jnp.asarray(key), impl=implementation)
-    shown = f"an array {key.dtype} {key.shape}" if hasattr(key, "dtype") else repr(key)
-    raise TypeError(f"key must be an int, one jax.random key or an old-style uint32 key, got {shown}")
+            return jax.random.wrap_key_data(key, impl=implementation)
+        raise TypeError(f"key must be one key: an int, a typed key or uint32 [2] or [4]; got {key.dtype} {key.shape}")
+    raise TypeError(f"key must be an int, one jax.random key or an old-style uint32 key, got {key!r}")
 
 
 def key_data(key: KeyLike) -> Array:

@@ -59,11 +59,11 @@ def mean_weight_magnitude(params: Params) -> Float[Array, ""]:
     kernels = [leaf for leaf in jax.tree.leaves(params) if jnp.ndim(leaf) >= 2]
     if not kernels:
         raise ValueError("params hold no kernel (an array of 2 or more axes)")
-    return sum(jnp.abs(kernel).sum() for kernel in kernels) / sum(kernel.size for kernel in kernels)
+    return sum((jnp.abs(kernel).sum() for kernel in kernels), jnp.zeros(())) / sum(kernel.size for kernel in kernels)
 
 
 def effective_rank(features: Float[Array, "B U"]) -> Float[Array, ""]:
-    """exp(entropy of sigma / sum sigma), sigma the singular values (Roy and Vetterli 2007); 0 for a zero matrix."""
+    """Effective rank: exp(entropy of sigma / sum sigma), sigma the singular values (Roy and Vetterli 2007); 0 for a zero matrix."""
     sigma = _singular_values(features)
     total = sigma.sum()
     shares = sigma / jnp.where(total > 0, total, 1.0)
@@ -72,7 +72,7 @@ def effective_rank(features: Float[Array, "B U"]) -> Float[Array, ""]:
 
 
 def stable_rank(features: Float[Array, "B U"]) -> Float[Array, ""]:
-    """sum sigma^2 / max sigma^2, sigma the singular values; 0 for a zero matrix."""
+    """Stable rank: sum sigma^2 / max sigma^2, sigma the singular values; 0 for a zero matrix."""
     squares = jnp.square(_singular_values(features))
     largest = squares.max()
     return squares.sum() / jnp.where(largest > 0, largest, 1.0)

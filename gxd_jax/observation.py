@@ -231,22 +231,21 @@ def _check_site(layer: UnitLayer, site: Site, axis: units_room.ParamAxis, leaves
     shape, width = sites[site].shape, leaves[axis.path].shape[axis.axis]
     if len(shape) < 1 or shape[-1] != width:
         raise ValueError(
-            f"layer {layer.name!r}: the features at {site!r} have shape {shape}, their last axis should be the {layer.size} "
-            f"units or the {width} inputs of {axis.path}"
+            f"layer {layer.name!r}: the features at {site!r} have shape {shape}, their last axis should be the "
+            f"{layer.size} units or the {width} inputs of {axis.path}"
         )
 
 
 def _batch_size(outputs: Any, features: dict[str, Array]) -> int:
     """Returns the number of examples, which outputs and features must agree on."""
-    shapes = {"the outputs": jnp.shape(leaf) for leaf in jax.tree.leaves(outputs)}
-    shapes |= {f"the features of layer {name!r}": values.shape for name, values in features.items()}
-    size = next(iter(features.values())).shape[0]
-    for what, shape in shapes.items():
-        least = 1 if what == "the outputs" else 2
-        if len(shape) < least or shape[0] != size:
+    shapes = [(f"the features of layer {name!r}", values.shape, 2) for name, values in features.items()]
+    shapes += [("the outputs", jnp.shape(leaf), 1) for leaf in jax.tree.leaves(outputs)]
+    size = shapes[0][1][0]
+    for what, shape, least_axes in shapes:
+        if len(shape) < least_axes or shape[0] != size:
             raise ValueError(
-                f"{what} have shape {shape}: outputs and features need a leading batch axis of the same length, "
-                f"got the shapes {shapes}; give a single example as x[None]"
+                f"{what} have shape {shape}: outputs and features need a leading batch axis of the same length, which is "
+                f"{size} for {shapes[0][0]}; give a single example as x[None]"
             )
     return size
 

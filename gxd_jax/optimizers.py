@@ -35,9 +35,9 @@ def scale_by_adam(
 ) -> optax.GradientTransformation:
     """Rescales updates like `optax.scale_by_adam`, with a count for each weight.
 
-    While nothing is reset it equals `optax.scale_by_adam`. After `gxd_jax.chain` has cleared a weight's moments, a shared
-    count would correct them as if they were old, which makes the weight's first steps far too small or, through the
-    second moment, far too large; here the count is cleared with them.
+    While nothing is reset it equals `optax.scale_by_adam`. After `gxd_jax.chain` has cleared a weight's moments, a
+    shared count would correct them as if they were old, so that the weight's first steps have the wrong size; here the
+    count is cleared with them.
 
     Args:
         b1: Decay of the first moment.

@@ -157,7 +157,7 @@ def _of_function(readout: Readout, batch: Linearisation) -> Any:
         values = readout(outputs, batch.targets, batch.key)
         if jnp.shape(values) != (batch.batch_size,):
             raise ValueError(
-                f"a readout must return one number for each example, [{batch.batch_size}], it returned an array of shape "
+                f"a readout must return one number for each example, [{batch.batch_size}], it returned shape "
                 f"{jnp.shape(values)}"
             )
         return values.sum()
@@ -168,7 +168,9 @@ def _of_function(readout: Readout, batch: Linearisation) -> Any:
 def _logits_of(name: str, batch: Linearisation) -> Array:
     if not isinstance(batch.outputs, jax.Array) or batch.outputs.ndim < 2:
         shapes = jax.tree.map(jnp.shape, batch.outputs)
-        raise ValueError(f"readout {name!r} needs outputs that are one array of logits [B, ..., K], got shapes {shapes}")
+        raise ValueError(
+            f"readout {name!r} needs outputs that are one array of logits [B, ..., K], got shapes {shapes}"
+        )
     return batch.outputs
 
 

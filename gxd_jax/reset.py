@@ -89,7 +89,7 @@ def reset_updates(
     new: dict[Path, Array] = {}
 
     def current(path: Path) -> Array:
-        update = new.get(path, old[path])
+        update = new[path] if path in new else old[path]
         return update.astype(jnp.promote_types(update.dtype, jnp.float32))
 
     def overwrite(path: Path, mask: Array, target: Array | float) -> None:

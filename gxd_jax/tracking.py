@@ -44,7 +44,11 @@ def init_statistics(size: int) -> Statistics:
 
 
 def advance_reference(
-    statistics: Statistics, features: Float[Array, "B *P U"], finite: Bool[Array, ""], decay: float, axis_name: str | None
+    statistics: Statistics,
+    features: Float[Array, "B *P U"],
+    finite: Bool[Array, ""],
+    decay: float,
+    axis_name: str | None,
 ) -> Statistics:
     """Ages every unit and lets the batch enter the reference (SEMANTICS 2 and 3; arXiv 2306.13812, mean correction).
 
@@ -86,7 +90,7 @@ def batch_mean(value: Array, axis_name: str | None) -> Array:
     return value if axis_name is None else jax.lax.pmean(value, axis_name)
 
 
-def mature(statistics: Statistics, maturity_threshold: float) -> Bool[Array, " U"]:
+def mature(statistics: Statistics, maturity_threshold: Array | float) -> Bool[Array, " U"]:
     """Which units have seen more updates than the threshold (SEMANTICS 5)."""
     return statistics.age > maturity_threshold
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.core import Tracer
 
 from gxd_jax import drawing, reset, selection, tracking
 from gxd_jax import units as units_room
@@ -125,7 +126,9 @@ def continual_backprop(
     _check_number("maturity_threshold", maturity_threshold, "[0, inf)", lambda value: 0 <= value < float("inf"))
     for layer in units:
         if layer.size > selection.LARGEST_LAYER:
-            raise ValueError(f"layer {layer.name!r} has {layer.size} units: at most {selection.LARGEST_LAYER} are allowed")
+            raise ValueError(
+                f"layer {layer.name!r} has {layer.size} units: at most {selection.LARGEST_LAYER} are allowed"
+            )
     as_key(key)  # refuses what is no key
 
     def init(params):
@@ -152,8 +155,10 @@ def continual_backprop(
     def update(updates, state, params=None, *, observation=None, wiring=None, **extra_args):
         del extra_args
         if params is None:
-            raise ValueError("continual_backprop needs the parameters: call update(grads, state, params, observation=...)")
-        check_observation(observation, units)
+            raise ValueError(
+                "continual_backprop needs the parameters: call update(grads, state, params, observation=...)"
+            )
+        observation = check_observation(observation, units)
         if wiring is not None:
             wiring.update({layer.name: layer for layer in units})
         stepped = units_room.leaves_by_path(optax.apply_updates(params, updates))
@@ -208,7 +213,8 @@ def continual_backprop(
             replacements = {}
             for layer, draw_key in zip(units, draw_keys, strict=True):
                 name, initializer = layer.name, initializers[layer.name]
-                numbers = selection.lowest(*candidates[name], most[name])
+                chosen = candidates[name]
+                numbers = selection.lowest(chosen.utility, chosen.eligible, chosen.count, most[name])
                 draws = drawing.draw_incoming(layer, shapes[name], initializer, stds[name], numbers, draw_key)
                 replacements[name] = reset.replacement_of(numbers, draws, layer.size)
             return replacements
@@ -223,34 +229,36 @@ def continual_backprop(
 
 
 class _Candidates(NamedTuple):
-    """Who may be replaced in one layer, in the order of `selection.lowest`."""
+    """Who may be replaced in one layer, and how many are."""
 
     utility: Float[Array, " U"]
     eligible: Bool[Array, " U"]
     count: Int[Array, ""]
 
 
-def check_observation(observation: Observation | None, units: Sequence[UnitLayer]) -> None:
-    """Checks that an observation holds features, and fitting sensitivities, of every unit layer.
+def check_observation(observation: Observation | None, units: Sequence[UnitLayer]) -> Observation:
+    """Returns the observation if it holds fitting features, and sensitivities if any, of every unit layer.
 
     Raises:
         TypeError: If it is no `Observation`.
         ValueError: If it is missing, lacks a layer, or holds arrays of another width or without batch axis.
     """
     if observation is None:
-        raise ValueError("continual_backprop needs an observation: call update(..., observation=observation) with the one from observe")
+        raise ValueError(
+            "continual_backprop needs an observation: call update(..., observation=observation) with that of observe"
+        )
     if not isinstance(observation, Observation):
         raise TypeError(f"observation must be a gxd_jax.Observation, got {type(observation).__name__}")
     for layer in units:
         if layer.name not in observation.features:
             raise ValueError(
-                f"the observation has no features of layer {layer.name!r}, it has those of {sorted(observation.features)}"
+                f"the observation has no features of layer {layer.name!r}, only of {sorted(observation.features)}"
             )
         shape = jnp.shape(observation.features[layer.name])
         if len(shape) < 2 or shape[-1] != layer.size:
             raise ValueError(
-                f"the features of layer {layer.name!r} have shape {shape}: they must be [B, ..., {layer.size}], with a batch "
-                "axis first and the units last"
+                f"the features of layer {layer.name!r} have shape {shape}: they must be [B, ..., {layer.size}], with a "
+                "batch axis first and the units last"
             )
         if observation.sensitivities is None:
             continue
@@ -262,6 +270,7 @@ def check_observation(observation: Observation | None, units: Sequence[UnitLayer
                 f"the sensitivities of layer {layer.name!r} have shape {given}, its features {shape}: they must agree "
                 "(after a leading axis of outputs for the readout 'logits_exact')"
             )
+    return observation
 
 
 def score_units(score: Utility, record: UnitRecord, layer: UnitLayer) -> Float[Array, " U"]:
@@ -269,13 +278,18 @@ def score_units(score: Utility, record: UnitRecord, layer: UnitLayer) -> Float[A
     utilities = jnp.asarray(score(record), jnp.float32)
     if utilities.shape != (layer.size,):
         raise ValueError(
-            f"the utility returned shape {utilities.shape} for layer {layer.name!r}, it must be one number a unit: ({layer.size},)"
+            f"the utility returned shape {utilities.shape} for layer {layer.name!r}: it must return one number a unit, "
+            f"({layer.size},)"
         )
     return utilities
 
 
 def _record(
-    layer: UnitLayer, observation: Observation, stepped: dict[units_room.Path, Array], key: Array, with_sensitivities: bool
+    layer: UnitLayer,
+    observation: Observation,
+    stepped: dict[units_room.Path, Array],
+    key: Array,
+    with_sensitivities: bool,
 ) -> UnitRecord:
     """Gathers what a utility may read; the reference is filled in when this batch has entered it."""
     sensitivities = observation.sensitivities if with_sensitivities else None
@@ -298,9 +312,13 @@ def _step_keys(key: Array, step: UInt32[Array, ""], layers: int) -> tuple[Array,
 
 def _check_number(name: str, value: Any, allowed: str, is_allowed: Callable[[float], bool]) -> None:
     """Checks a concrete hyper-parameter; a traced one passes."""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number, np.ndarray, jax.Array)) or np.ndim(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, np.number, np.ndarray, jax.Array))
+        or np.ndim(value)
+    ):
         raise TypeError(f"{name} must be a number in {allowed}, got {value!r}")
     if not is_allowed(float(value)):
         raise ValueError(f"{name} must lie in {allowed}, got {value}")

@@ -163,7 +163,9 @@ def sequential_units(params: Params, layers: Sequence[str | Path], *, order: str
                 size=size,
                 incoming=(ParamAxis(kernel, len(shape) - 1),),
                 own=() if bias is None else ((ParamAxis(bias, 0), 0.0),),
-                outgoing=(ParamAxis(next_kernel, len(next_shape) - 2, _join(kernel, shape, next_kernel, next_shape, order)),),
+                outgoing=(
+                    ParamAxis(next_kernel, len(next_shape) - 2, _join(kernel, shape, next_kernel, next_shape, order)),
+                ),
                 outgoing_bias=(next_bias,),
             )
         )
@@ -183,7 +185,9 @@ def _find_layer(leaves: dict[Path, Any], layer: str | Path) -> tuple[Path, Path 
     shapes = {path: np.shape(leaf) for path, leaf in inside.items()}
     kernels = [path for path, shape in shapes.items() if len(shape) >= 2]
     if len(kernels) != 1:
-        raise ValueError(f"layer {layer!r} must hold exactly one kernel (an array of 2 or more axes), it holds {shapes}")
+        raise ValueError(
+            f"layer {layer!r} must hold exactly one kernel (an array of 2 or more axes), it holds {shapes}"
+        )
     size = shapes[kernels[0]][-1]
     others = [path for path in inside if path != kernels[0]]
     if len(others) > 1 or any(shapes[path] != (size,) for path in others):
@@ -202,8 +206,8 @@ def _join(kernel: Path, shape: tuple, next_kernel: Path, next_shape: tuple, orde
     flattened = len(shape) > 2 and len(next_shape) == 2 and inputs % size == 0
     if not flattened:
         raise ValueError(
-            f"{kernel} {shape} gives {size} units but {next_kernel} {next_shape} reads {inputs} inputs: kernels must be "
-            "[..., in, out] and stand in the order of the data"
+            f"{kernel} {shape} gives {size} units but {next_kernel} {next_shape} reads {inputs} inputs: kernels must "
+            "be [..., in, out] and stand in the order of the data"
         )
     return flatten_index(inputs // size, size, order)
 
@@ -284,7 +288,9 @@ def _check_axis(where: str, size: int, param_axis: ParamAxis, leaves: dict[Path,
 
 def _check_path(where: str, path: Path, leaves: dict[Path, Any]) -> tuple[int, ...]:
     if path not in leaves:
-        raise ValueError(f"{where}: params have no such path (or it is masked out); the paths there are {_shown(leaves)}")
+        raise ValueError(
+            f"{where}: params have no such path (or it is masked out); the paths there are {_shown(leaves)}"
+        )
     return np.shape(leaves[path])
 
 

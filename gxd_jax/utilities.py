@@ -24,12 +24,12 @@ Utility = Callable[[UnitRecord], "Float[Array, ' U']"]
 
 
 def contribution(record: UnitRecord) -> Float[Array, " U"]:
-    """mean abs(h) x sum_k abs(w_out[i, k]): [N] eq. (1)."""
+    """Contribution to the next layer: mean abs(h) x sum_k abs(w_out[i, k]), [N] eq. (1)."""
     return _mean(jnp.abs(record.features)) * record.outgoing_magnitude
 
 
 def mean_corrected_contribution(record: UnitRecord) -> Float[Array, " U"]:
-    """mean abs(h - r) x sum_k abs(w_out[i, k]): [A], [M].
+    """Contribution beyond the mean: mean abs(h - r) x sum_k abs(w_out[i, k]): [A], [M].
 
     Differs from: the public code, which subtracts a reference without this batch and corrects it by another age.
     """
@@ -42,22 +42,22 @@ def adaptable_contribution(record: UnitRecord) -> Float[Array, " U"]:
 
 
 def weight(record: UnitRecord) -> Float[Array, " U"]:
-    """sum_k abs(w_out[i, k]): an ablation in the public code of [N]."""
+    """Outgoing weights: sum_k abs(w_out[i, k]), an ablation in the public code of [N]."""
     return record.outgoing_magnitude
 
 
 def adaptation(record: UnitRecord) -> Float[Array, " U"]:
-    """1 / mean abs(w_in[., i]): [A]. Units with large incoming weights learn slowly and are replaced."""
+    """Ability to adapt: 1 / mean abs(w_in[., i]), [A]. Large incoming weights learn slowly."""
     return 1 / record.incoming_magnitude
 
 
 def activation(record: UnitRecord) -> Float[Array, " U"]:
-    """mean abs(h): ReDo's score (Sokar et al. 2023) without its division by the layer's mean."""
+    """Activity: mean abs(h), ReDo's score (Sokar et al. 2023) without its division by the layer's mean."""
     return _mean(jnp.abs(record.features))
 
 
 def gradient(record: UnitRecord) -> Float[Array, " U"]:
-    """mean abs(dL/dh), L the mean loss of the batch: the loss-gradient activity of the ReGraMa family.
+    """Learning signal: mean abs(dL/dh), L the mean loss of the batch: the loss-gradient activity of the ReGraMa family.
 
     Raises:
         ValueError: If the sensitivities are not those of the readout `loss`.
@@ -72,7 +72,7 @@ def gradient(record: UnitRecord) -> Float[Array, " U"]:
 
 
 def gxd(record: UnitRecord) -> Float[Array, " U"]:
-    """mean_b abs(sum_p g[b, p, i] (h[b, p, i] - r[i])): [G], gradient times difference from reference.
+    """Gradient times difference from reference: mean_b abs(sum_p g[b, p, i] (h[b, p, i] - r[i])), [G].
 
     The first-order size of the change of the readout when the unit is moved to its reference, which is what a reset
     with compensation does. With `logits_exact` the 2-norm over outputs stands for the absolute value, with `fisher`

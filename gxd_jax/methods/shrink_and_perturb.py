@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 
 from gxd_jax.keys import KeyLike, as_key, key_data, wrap_like
 
@@ -21,9 +22,7 @@ class ShrinkAndPerturbState(NamedTuple):
     key: UInt32[Array, " words"]
 
 
-def shrink_and_perturb(
-    shrink: float, noise_std: float, *, key: KeyLike = 0
-) -> optax.GradientTransformationExtraArgs:
+def shrink_and_perturb(shrink: float, noise_std: float, *, key: KeyLike = 0) -> optax.GradientTransformationExtraArgs:
     """Moves the stepped parameters p to (1 - shrink) p + noise_std N(0, I), at every update.
 
     Goes after the optimizer. With plain SGD of step size a, `shrink = a * l` is L2 regularisation of strength l.
@@ -42,9 +41,9 @@ def shrink_and_perturb(
     References:
         Ash and Adams, "On warm-starting neural network training", NeurIPS 2020; Dohare et al., Nature 632 (2024).
     """
-    if not isinstance(shrink, jax.core.Tracer) and not 0 <= shrink <= 1:
+    if not isinstance(shrink, Tracer) and not 0 <= shrink <= 1:
         raise ValueError(f"shrink must lie in [0, 1], got {shrink}")
-    if not isinstance(noise_std, jax.core.Tracer) and not 0 <= noise_std < float("inf"):
+    if not isinstance(noise_std, Tracer) and not 0 <= noise_std < float("inf"):
         raise ValueError(f"noise_std must be 0 or more, got {noise_std}")
     as_key(key)  # refuses what is no key
 
