@@ -3,7 +3,7 @@
 from gxd_jax import methods, metrics, readouts, training, utilities
 from gxd_jax.applying import apply_gradients, apply_updates
 from gxd_jax.chaining import chain, reset_info
-from gxd_jax.observation import observe, tap
+from gxd_jax.observation import capture, observe, tap
 from gxd_jax.optimizers import adam, scale_by_adam
 from gxd_jax.transform import ContinualBackpropState, continual_backprop
 from gxd_jax.types import Observation, ResetInfo, UnitRecord
@@ -21,6 +21,7 @@ __all__ = [
     "adam",
     "apply_gradients",
     "apply_updates",
+    "capture",
     "chain",
     "continual_backprop",
     "flatten_index",

@@ -10,10 +10,23 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from gxd_jax.costs import reset_cost
 from gxd_jax.types import Params
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int
+
+__all__ = [
+    "approximate_rank",
+    "dead_units",
+    "dormant_units",
+    "effective_rank",
+    "low_activity_units",
+    "mean_weight_magnitude",
+    "reset_cost",
+    "saturated_units",
+    "stable_rank",
+]
 
 
 def dead_units(features: Float[Array, "B *P U"]) -> Bool[Array, " U"]:
@@ -59,11 +72,16 @@ def mean_weight_magnitude(params: Params) -> Float[Array, ""]:
     kernels = [leaf for leaf in jax.tree.leaves(params) if jnp.ndim(leaf) >= 2]
     if not kernels:
         raise ValueError("params hold no kernel (an array of 2 or more axes)")
-    return sum((jnp.abs(kernel).sum() for kernel in kernels), jnp.zeros(())) / sum(kernel.size for kernel in kernels)
+    total = sum((jnp.abs(kernel).sum() for kernel in kernels), jnp.zeros(()))
+    return total / sum(kernel.size for kernel in kernels)
 
 
 def effective_rank(features: Float[Array, "B U"]) -> Float[Array, ""]:
-    """Effective rank: exp(entropy of sigma / sum sigma), sigma the singular values (Roy and Vetterli 2007); 0 for a zero matrix."""
+    """Effective rank: exp(entropy of sigma / sum sigma), sigma the singular values; 0 for a zero matrix.
+
+    References:
+        Roy and Vetterli, "The effective rank", EUSIPCO 2007.
+    """
     sigma = _singular_values(features)
     total = sigma.sum()
     shares = sigma / jnp.where(total > 0, total, 1.0)

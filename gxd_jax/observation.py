@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
@@ -169,6 +169,31 @@ def observe(
     return observed
 
 
+def capture(
+    apply: Callable[[Params, Any], Any], params: Params, units: Sequence[UnitLayer], inputs: Any
+) -> tuple[Any, dict[str, Array]]:
+    """Runs a model and captures the features of its hidden units, without gradients: for probe sets and metrics.
+
+    Args:
+        apply: (params, inputs) -> outputs.
+        params: The parameters.
+        units: The unit layers to capture.
+        inputs: The inputs.
+
+    Returns:
+        The outputs, and the features [B, ..., U] by layer.
+
+    Raises:
+        ValueError: As `observe`.
+    """
+    units_room.validate_units(units, params)
+    with _recording(units, None) as recorder:
+        outputs = apply(params, inputs)
+    features = _by_layer(units, units_room.leaves_by_path(params), recorder.captured, recorder.captured)
+    _batch_size(outputs, features)
+    return outputs, features
+
+
 @contextlib.contextmanager
 def _recording(units: Sequence[UnitLayer], zeros: dict[Site, Array] | None) -> Iterator[_Recorder]:
     """Runs the body with taps and Flax modules recorded."""
@@ -192,7 +217,7 @@ def _consumer_sites(layer: UnitLayer) -> list[Path]:
 def _by_layer(
     units: Sequence[UnitLayer],
     leaves: dict[Path, Any],
-    sites: dict[Site, jax.ShapeDtypeStruct],
+    sites: Mapping[Site, Any],
     values: dict[Site, Array],
     add: bool = False,
 ) -> dict[str, Array]:
@@ -221,7 +246,7 @@ def _by_layer(
     return result
 
 
-def _check_site(layer: UnitLayer, site: Site, axis: units_room.ParamAxis, leaves: dict, sites: dict) -> None:
+def _check_site(layer: UnitLayer, site: Site, axis: units_room.ParamAxis, leaves: dict, sites: Mapping) -> None:
     if site not in sites:
         wanted = f"tap {layer.feature!r}" if layer.feature else f"tap {layer.name!r} and Flax module {site}"
         raise ValueError(
@@ -244,8 +269,8 @@ def _batch_size(outputs: Any, features: dict[str, Array]) -> int:
     for what, shape, least_axes in shapes:
         if len(shape) < least_axes or shape[0] != size:
             raise ValueError(
-                f"{what} have shape {shape}: outputs and features need a leading batch axis of the same length, which is "
-                f"{size} for {shapes[0][0]}; give a single example as x[None]"
+                f"{what} have shape {shape}: outputs and features need a leading batch axis of the same length, "
+                f"which is {size} for {shapes[0][0]}; give a single example as x[None]"
             )
     return size
 

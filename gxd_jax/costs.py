@@ -1,0 +1,125 @@
+"""What a reset really costs: the change of the outputs when units are replaced, measured instead of estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from gxd_jax import drawing, reset
+from gxd_jax import units as units_room
+from gxd_jax.keys import KeyLike, as_key
+from gxd_jax.observation import capture
+from gxd_jax.types import Params
+from gxd_jax.units import UnitLayer
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int
+
+Distance = Callable[[Any, Any], "Float[Array, ' B']"]
+"""A function (outputs before, outputs after) -> one number for each example."""
+
+
+def reset_cost(
+    apply: Callable[[Params, Any], Any],
+    params: Params,
+    units: Sequence[UnitLayer],
+    inputs: Any,
+    *,
+    sets: dict[str, Int[Array, "S k"]] | None = None,
+    references: dict[str, Float[Array, " U"]] | None = None,
+    distance: str | Distance = "norm2",
+    compensate: bool = True,
+    kernel_init: drawing.Initializer | dict[str, drawing.Initializer] | None = None,
+    key: KeyLike = 0,
+    chunk: int = 16,
+) -> dict[str, Float[Array, " S"]]:
+    """Measures the reset cost C(S) of single units, or of sets of units, of each layer.
+
+    Each set is really reset, with the library's own reset: incoming weights drawn anew, own parameters at their reset
+    values, outgoing weights 0, consumers' biases compensated. The cost is the mean distance between the outputs before
+    and after, over the examples.
+
+    Args:
+        apply: (params, inputs) -> outputs [B, ...].
+        params: The parameters.
+        units: The unit layers.
+        inputs: Examples, best held back ones of the current data.
+        sets: Layer name -> unit numbers [S, k], S sets of k units of that layer (U: nobody). None: every single unit.
+        references: Layer name -> mean output of each unit, for the compensation. None: the mean over `inputs`.
+        distance: "norm2" (of all outputs of an example), "kl" (of softmax(before) from softmax(after), for logits
+            [B, ..., K]), or a function (before, after) -> [B].
+        compensate: As in `continual_backprop`.
+        kernel_init: As in `continual_backprop`; None draws with the spread that the kernel has now.
+        key: An int or a JAX key, for the fresh weights.
+        chunk: Sets that are computed at once; each needs a copy of the parameters.
+
+    Returns:
+        Layer name -> costs [S]; S is the number of units where `sets` is None.
+
+    Raises:
+        ValueError: If the distance or a layer of `sets` is unknown, or the wiring does not fit.
+
+    References:
+        Elisii et al., arXiv 2605.06834, eq. (1).
+    """
+    measure = _resolve_distance(distance)
+    initializers = drawing.resolve_initializers(kernel_init, units)
+    before, features = capture(apply, params, units, inputs)
+    if references is None:
+        references = {name: values.mean(range(values.ndim - 1)) for name, values in features.items()}
+    by_name = {layer.name: layer for layer in units}
+    if sets is None:
+        sets = {layer.name: jnp.arange(layer.size)[:, None] for layer in units}
+    if unknown := sorted(set(sets) - set(by_name)):
+        raise ValueError(f"sets names the layers {unknown}; the layers of units are {sorted(by_name)}")
+    leaves = units_room.leaves_by_path(params)
+    no_updates = jax.tree.map(jnp.zeros_like, params)
+
+    def cost_of(layer: UnitLayer, numbers: Int[Array, " k"], key: Array) -> Float[Array, ""]:
+        shapes = [leaves[axis.path].shape for axis in layer.incoming]
+        stds = units_room.incoming_std(layer, leaves)
+        draws = drawing.draw_incoming(layer, shapes, initializers[layer.name], stds, numbers, key)
+        replacements = {layer.name: reset.replacement_of(numbers, draws, layer.size)}
+        updates = reset.reset_updates([layer], params, no_updates, replacements, references, compensate)
+        after = apply(jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates), inputs)
+        return measure(before, after).mean()
+
+    costs = {}
+    for (name, numbers), layer_key in zip(sets.items(), jax.random.split(as_key(key), len(sets)), strict=True):
+        numbers = jnp.asarray(numbers, jnp.int32)
+        keys = jax.random.split(layer_key, numbers.shape[0])
+        layer = by_name[name]
+        costs[name] = jax.lax.map(lambda args, layer=layer: cost_of(layer, *args), (numbers, keys), batch_size=chunk)
+    return costs
+
+
+def norm2(before: Any, after: Any) -> Float[Array, " B"]:
+    """2-norm of the change of all outputs of each example."""
+    squares = jax.tree.map(
+        lambda b, a: jnp.square(a - b).reshape(b.shape[0], -1).sum(1), _float32(before), _float32(after)
+    )
+    return jnp.sqrt(sum(jax.tree.leaves(squares)[1:], start=jax.tree.leaves(squares)[0]))
+
+
+def kl(before: Float[Array, "B *T K"], after: Float[Array, "B *T K"]) -> Float[Array, " B"]:
+    """Kullback-Leibler divergence of softmax(before) from softmax(after), summed over what is not the batch."""
+    log_p, log_q = jax.nn.log_softmax(_float32(before)), jax.nn.log_softmax(_float32(after))
+    return (jnp.exp(log_p) * (log_p - log_q)).reshape(log_p.shape[0], -1).sum(1)
+
+
+DISTANCES: dict[str, Distance] = {"norm2": norm2, "kl": kl}
+
+
+def _resolve_distance(distance: str | Distance) -> Distance:
+    if isinstance(distance, str):
+        if distance not in DISTANCES:
+            raise ValueError(f"unknown distance {distance!r}: allowed are {sorted(DISTANCES)} or a function")
+        return DISTANCES[distance]
+    return distance
+
+
+def _float32(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
