@@ -5,6 +5,7 @@ from gxd_jax.applying import apply_gradients, apply_updates
 from gxd_jax.chaining import chain, reset_info
 from gxd_jax.observation import capture, observe, tap
 from gxd_jax.optimizers import adam, scale_by_adam
+from gxd_jax.reset import reset_collection
 from gxd_jax.transform import ContinualBackpropState, continual_backprop
 from gxd_jax.types import Observation, ResetInfo, UnitRecord
 from gxd_jax.units import ParamAxis, UnitLayer, flatten_index, sequential_units
@@ -29,6 +30,7 @@ __all__ = [
     "metrics",
     "observe",
     "readouts",
+    "reset_collection",
     "reset_info",
     "scale_by_adam",
     "sequential_units",

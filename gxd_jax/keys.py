@@ -6,6 +6,7 @@ from the key that the user gave.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -52,6 +53,6 @@ def key_data(key: KeyLike) -> Array:
     return jnp.array(jax.random.key_data(as_key(key)), copy=True)
 
 
-def wrap_like(data: Array, key: KeyLike) -> PRNGKeyArray:
-    """Turns raw data back into a key of the same implementation as `key`."""
-    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(as_key(key)))
+def implementation(key: KeyLike) -> Hashable:
+    """Returns the implementation of a key, for `jax.random.wrap_key_data`; static also where the key is traced."""
+    return jax.random.key_impl(as_key(key))

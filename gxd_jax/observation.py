@@ -30,10 +30,10 @@ Site = str | Path
 """A place where features are captured: the name of a tap or the path of a Flax module."""
 
 # Flax layers that multiply their input with their kernel as it comes in.
-_CONSUMERS = (nn.Dense, nn.DenseGeneral, nn.Conv, nn.ConvLocal, nn.ConvTranspose)
+CONSUMERS = (nn.Dense, nn.DenseGeneral, nn.Conv, nn.ConvLocal, nn.ConvTranspose)
 
 
-class _Recorder:
+class Recorder:
     """Collects what passes the sites of one run of a model, and adds the zeros."""
 
     def __init__(self, taps: set[str], consumers: set[Path], zeros: dict[Site, Array] | None):
@@ -41,12 +41,12 @@ class _Recorder:
         self.consumers = consumers
         self.zeros = zeros
         self.captured: dict[Site, Array] = {}
-        self.trace = _current_trace()
+        self.trace = current_trace()
 
     def record(self, site: Site, values: Array) -> Array:
         if site in self.captured:
             raise ValueError(f"site {site!r} was passed twice in one run of the model: every site needs its own name")
-        if _current_trace() != self.trace:
+        if current_trace() != self.trace:
             raise ValueError(
                 f"site {site!r} lies inside an inner transformation (jit, scan, remat, vmap) of the model, from which "
                 "its values cannot be taken out: tap the values outside of it, or pass the function without it"
@@ -58,10 +58,10 @@ class _Recorder:
         module = context.module
         if context.method_name != "__call__" or tuple(module.path) not in self.consumers:
             return call(*args, **kwargs)
-        if not isinstance(module, _CONSUMERS):
+        if not isinstance(module, CONSUMERS):
             raise ValueError(
                 f"module {module.path} is a {type(module).__name__}, which is not known to multiply its input with its "
-                f"kernel (known are {[c.__name__ for c in _CONSUMERS]}): pass the features through gxd_jax.tap"
+                f"kernel (known are {[c.__name__ for c in CONSUMERS]}): pass the features through gxd_jax.tap"
             )
         if args:
             return call(self.record(tuple(module.path), args[0]), *args[1:], **kwargs)
@@ -69,7 +69,7 @@ class _Recorder:
         return call(**{**kwargs, "inputs": inputs})
 
 
-_recorder: contextvars.ContextVar[_Recorder | None] = contextvars.ContextVar("gxd_jax_recorder", default=None)
+_recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("gxd_jax_recorder", default=None)
 
 
 def tap(name: str, values: Array) -> Array:
@@ -146,7 +146,7 @@ def observe(
         key = None if key is None else as_key(key)
 
         def run(params, zeros):
-            with _recording(units, zeros) as recorder:
+            with recording(units, zeros) as recorder:
                 outputs = apply(params, inputs)
             outputs, aux = outputs if has_aux else (outputs, None)
             return outputs, (recorder.captured, aux)
@@ -156,7 +156,7 @@ def observe(
         outputs, pullback, (captured, aux) = jax.vjp(run, params, zeros, has_aux=True)
         loss_value, loss_cotangent = jax.value_and_grad(loss)(outputs, targets)
         gradients, loss_gradients = pullback(loss_cotangent)
-        read = functools.partial(_by_layer, units, units_room.leaves_by_path(params), sites)
+        read = functools.partial(features_by_layer, units, units_room.leaves_by_path(params), sites)
         features = read(captured)
         batch_size = _batch_size(outputs, features)
         sensitivities = None
@@ -187,34 +187,43 @@ def capture(
         ValueError: As `observe`.
     """
     units_room.validate_units(units, params)
-    with _recording(units, None) as recorder:
+    with recording(units, None) as recorder:
         outputs = apply(params, inputs)
-    features = _by_layer(units, units_room.leaves_by_path(params), recorder.captured, recorder.captured)
+    features = features_by_layer(units, units_room.leaves_by_path(params), recorder.captured, recorder.captured)
     _batch_size(outputs, features)
     return outputs, features
 
 
 @contextlib.contextmanager
-def _recording(units: Sequence[UnitLayer], zeros: dict[Site, Array] | None) -> Iterator[_Recorder]:
+def recording(
+    units: Sequence[UnitLayer], zeros: dict[Site, Array] | None, recorder_type: type[Recorder] = Recorder
+) -> Iterator[Recorder]:
     """Runs the body with taps and Flax modules recorded."""
     taps = {layer.feature or layer.name for layer in units}
-    consumers = {site for layer in units if layer.feature is None for site in _consumer_sites(layer)}
-    recorder = _Recorder(taps, consumers, zeros)
+    consumers = {site for layer in units if layer.feature is None for site in consumer_sites(layer)}
+    recorder = recorder_type(taps, consumers, zeros)
+    with listening(recorder):
+        yield recorder
+
+
+@contextlib.contextmanager
+def listening(recorder: Any) -> Iterator[None]:
+    """Runs the body with taps and Flax modules handed to `recorder` (`taps`, `record`, `intercept`)."""
     token = _recorder.set(recorder)
     try:
         with nn.intercept_methods(recorder.intercept):
-            yield recorder
+            yield
     finally:
         _recorder.reset(token)
 
 
-def _consumer_sites(layer: UnitLayer) -> list[Path]:
+def consumer_sites(layer: UnitLayer) -> list[Path]:
     """Returns the paths of the Flax modules that hold a layer's outgoing kernels."""
     paths = [tuple(axis.path[:-1]) for axis in layer.outgoing]
     return [path[1:] if path[:1] == ("params",) else path for path in paths]
 
 
-def _by_layer(
+def features_by_layer(
     units: Sequence[UnitLayer],
     leaves: dict[Path, Any],
     sites: Mapping[Site, Any],
@@ -232,7 +241,7 @@ def _by_layer(
                 continue
             parts = [(tap_name, layer.outgoing[0])]
         else:
-            parts = list(zip(_consumer_sites(layer), layer.outgoing, strict=True))
+            parts = list(zip(consumer_sites(layer), layer.outgoing, strict=True))
         views = []
         for site, axis in parts:
             _check_site(layer, site, axis, leaves, sites)
@@ -275,5 +284,6 @@ def _batch_size(outputs: Any, features: dict[str, Array]) -> int:
     return size
 
 
-def _current_trace() -> Any:
+def current_trace() -> Any:
+    """Returns what tells the transformation that the caller is inside of."""
     return jax.extend.core.get_opaque_trace_state(convention="flax")

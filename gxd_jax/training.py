@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gxd_jax.keys import KeyLike, key_data, wrap_like
+from gxd_jax.keys import KeyLike, implementation, key_data
 from gxd_jax.types import Params
 
 if TYPE_CHECKING:
@@ -57,9 +57,10 @@ def make_train_step(observe: Callable, tx: optax.GradientTransformation, *, key:
         A function (state, inputs, targets) -> (state, first result of `observe`: the loss, or (loss, aux)).
     """
     tx = optax.with_extra_args_support(tx)
+    key_implementation = implementation(key)
 
     def step(state: TrainState, inputs: Any, targets: Any) -> tuple[TrainState, Any]:
-        readout_key = jax.random.fold_in(wrap_like(state.key, key), state.count)
+        readout_key = jax.random.fold_in(jax.random.wrap_key_data(state.key, impl=key_implementation), state.count)
         loss, gradients, observation = observe(state.params, inputs, targets, key=readout_key)
         updates, opt_state = tx.update(gradients, state.opt_state, state.params, observation=observation)
         params = optax.apply_updates(state.params, updates)

@@ -15,7 +15,7 @@ from jax.core import Tracer
 from gxd_jax import drawing, reset, selection, tracking
 from gxd_jax import units as units_room
 from gxd_jax.gating import run_if
-from gxd_jax.keys import KeyLike, as_key, key_data, wrap_like
+from gxd_jax.keys import KeyLike, implementation, key_data
 from gxd_jax.types import Observation, UnitRecord
 from gxd_jax.units import UnitLayer
 from gxd_jax.utilities import Utility, reads_sensitivities, resolve_utility
@@ -129,7 +129,7 @@ def continual_backprop(
             raise ValueError(
                 f"layer {layer.name!r} has {layer.size} units: at most {selection.LARGEST_LAYER} are allowed"
             )
-    as_key(key)  # refuses what is no key
+    wrap = functools.partial(jax.random.wrap_key_data, impl=implementation(key))
 
     def init(params):
         units_room.validate_units(units, params)
@@ -163,7 +163,7 @@ def continual_backprop(
             wiring.update({layer.name: layer for layer in units})
         stepped = units_room.leaves_by_path(optax.apply_updates(params, updates))
         rate = selection.as_rate(replacement_rate, max(layer.size for layer in units))
-        utility_keys, count_keys, _ = _step_keys(wrap_like(state.key, key), state.count, len(units))
+        utility_keys, count_keys, _ = _step_keys(wrap(state.key), state.count, len(units))
 
         statistics, references, debts, candidates, finite = {}, {}, {}, {}, []
         for layer, utility_key, count_key in zip(units, utility_keys, count_keys, strict=True):
@@ -209,7 +209,7 @@ def continual_backprop(
         stds = {layer.name: state.layers[layer.name].initial_std for layer in units}
 
         def work(data, step, stds, candidates):
-            _, _, draw_keys = _step_keys(wrap_like(data, key), step, len(units))
+            _, _, draw_keys = _step_keys(wrap(data), step, len(units))
             replacements = {}
             for layer, draw_key in zip(units, draw_keys, strict=True):
                 name, initializer = layer.name, initializers[layer.name]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import optax
 from jax.core import Tracer
 
-from gxd_jax.keys import KeyLike, as_key, key_data, wrap_like
+from gxd_jax.keys import KeyLike, implementation, key_data
 
 if TYPE_CHECKING:
     from jaxtyping import Array, UInt32
@@ -45,7 +46,7 @@ def shrink_and_perturb(shrink: float, noise_std: float, *, key: KeyLike = 0) -> 
         raise ValueError(f"shrink must lie in [0, 1], got {shrink}")
     if not isinstance(noise_std, Tracer) and not 0 <= noise_std < float("inf"):
         raise ValueError(f"noise_std must be 0 or more, got {noise_std}")
-    as_key(key)  # refuses what is no key
+    key_implementation = implementation(key)
 
     def init(params):
         del params
@@ -55,14 +56,15 @@ def shrink_and_perturb(shrink: float, noise_std: float, *, key: KeyLike = 0) -> 
         del extra_args
         if params is None:
             raise ValueError("shrink_and_perturb needs the parameters: call update(grads, state, params)")
-        step_key = jax.random.fold_in(wrap_like(state.key, key), state.count)
-        leaves, treedef = jax.tree.flatten(updates)
-        keys = jax.tree.unflatten(treedef, list(jax.random.split(step_key, len(leaves))))
+        step_key = jax.random.fold_in(jax.random.wrap_key_data(state.key, impl=key_implementation), state.count)
+        draws, unravel = jax.flatten_util.ravel_pytree(params)
+        noise = unravel(
+            jax.random.normal(step_key, draws.shape, draws.dtype)
+        )  # one draw is faster than one for each leaf
 
-        def move(update, param, leaf_key):
-            noise = noise_std * jax.random.normal(leaf_key, param.shape, param.dtype)
-            return (update - shrink * (param + update) + noise).astype(update.dtype)
+        def move(update, param, noise):
+            return (update - shrink * (param + update) + noise_std * noise).astype(update.dtype)
 
-        return jax.tree.map(move, updates, params, keys), state._replace(count=state.count + 1)
+        return jax.tree.map(move, updates, params, noise), state._replace(count=state.count + 1)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -1,0 +1,78 @@
+"""The command line: one row for each problem or measurement."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tyro
+from rich.console import Console
+
+from benchmarks import plots, report, runner, slowly_changing_regression, speed, tables
+from benchmarks.experiment import Experiment, Options, prepare_devices
+from benchmarks.folder import RefusedError, write_file
+
+_INTERRUPTED = 130
+"""Exit status of a command that was interrupted, as shells expect it."""
+
+
+class Command(NamedTuple):
+    """A subcommand: its settings, which are its options, and what it does with them."""
+
+    settings: type
+    run: Callable[[Any], None]
+
+
+def _problem(settings: type[Options], make_experiment: Callable[[Any], Experiment]) -> Command:
+    return Command(settings, lambda given: run_problem(given, make_experiment))
+
+
+COMMANDS: dict[str, Command] = {
+    slowly_changing_regression.NAME: _problem(
+        slowly_changing_regression.Settings, slowly_changing_regression.make_experiment
+    ),
+    "speed": Command(speed.Settings, speed.run),
+}
+
+
+def run_problem(settings: Options, make_experiment: Callable[[Any], Experiment]) -> None:
+    """Runs a problem's experiment and shows its results: files in the folder, the table on the terminal."""
+    prepare_devices(settings.devices)
+    try:
+        experiment = make_experiment(settings)
+    except ValueError as error:
+        raise RefusedError(str(error)) from error
+    out = settings.out or Path("results") / experiment.problem
+    console = Console()
+    with report.progress(experiment, console) as on_chunk:
+        curves = runner.run_experiment(experiment, out, resume=settings.resume, on_chunk=on_chunk)
+    summary = tables.summary(experiment, curves)
+    write_file(out / "curves.csv", curves.to_csv(index=False))
+    write_file(out / "summary.csv", summary.to_csv(index=False))
+    plots.save_curves(experiment, curves, out)
+    console.print(report.results_table(experiment, summary))
+    console.print(f"results in {out}", highlight=False)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line.
+
+    Args:
+        arguments: The arguments; None for those of the process.
+    """
+    settings = tyro.extras.subcommand_cli_from_dict(
+        {name: command.settings for name, command in COMMANDS.items()},
+        args=arguments,
+        prog="python -m benchmarks",
+        description="The experiments of continual backprop and GXD, and the library's speed.",
+    )
+    command = next(command for command in COMMANDS.values() if command.settings is type(settings))
+    try:
+        command.run(settings)
+    except RefusedError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("stopped; the same command with --resume continues", file=sys.stderr)
+        sys.exit(_INTERRUPTED)

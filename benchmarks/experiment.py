@@ -1,0 +1,130 @@
+"""What an experiment is: runs of the same shape, each a pure program over one seed, and how they are to be shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+Scale = Literal["smoke", "default", "paper"]
+Label = str | float
+
+EVERY = "all"
+"""Label of a run that does not depend on the labelled condition: it is drawn in every panel."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of every problem. None stands for what the scale says."""
+
+    scale: Scale = "default"
+    """smoke ends in a minute on two cores, default in a quarter of an hour, paper is the size of the paper."""
+    seeds: int | None = None
+    """Number of seeds, run side by side."""
+    first_seed: int = 0
+    """The seeds are first_seed, first_seed + 1, ...; everything random of a seed depends on its number only."""
+    out: Path | None = None
+    """Folder of the results; by default results/PROBLEM."""
+    resume: bool = False
+    """Continue what an earlier call with the same options left in the folder."""
+    devices: int | None = None
+    """Devices to spread the seeds over; by default one per CPU core, or every accelerator."""
+
+
+class Run(NamedTuple):
+    """One method under one set of conditions, for one seed; the runner maps it over the seeds.
+
+    Attributes:
+        labels: The conditions and the method, in the order of the table's columns.
+        start: Seed -> carry, a pytree of arrays.
+        chunk: Carry -> (carry, measure name -> scalar of this chunk).
+    """
+
+    labels: Mapping[str, Label]
+    start: Callable[[jax.Array], Any]
+    chunk: Callable[[Any], tuple[Any, dict[str, jax.Array]]]
+
+    @property
+    def name(self) -> str:
+        """A name for files: the labels, joined."""
+        return "-".join(str(value) for value in self.labels.values() if value != "").replace("/", "_").replace(" ", "_")
+
+
+class Experiment(NamedTuple):
+    """The runs of one call, and how their measures read.
+
+    Attributes:
+        problem: Name of the problem.
+        config: Every setting that decides the numbers, as JSON data.
+        runs: What to run, in this order.
+        seeds: Seed numbers, int [S].
+        group: Seeds that are computed together (see `runner.compile_chunk`), or None for all.
+        axis: What the chunks count, the horizontal axis of the plots ("example", "task").
+        ends: Where on that axis each chunk ends, int [N].
+        measure: The measure that is plotted and compared; lower or higher is the problem's business.
+        totals: Measures that the summary adds up over the chunks.
+        panels: Labels of which every combination gets its own panel in the plot.
+        devices: Devices that the seeds are spread over.
+    """
+
+    problem: str
+    config: Mapping[str, Any]
+    runs: list[Run]
+    seeds: np.ndarray
+    group: int | None
+    axis: str
+    ends: np.ndarray
+    measure: str
+    totals: tuple[str, ...]
+    panels: tuple[str, ...]
+    devices: list[jax.Device]
+
+
+def fill_in(settings: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Returns the settings with every None that the scale has a value for filled in."""
+    preset = presets[settings.scale]
+    return dataclasses.replace(settings, **{k: v for k, v in preset.items() if getattr(settings, k) is None})
+
+
+def config_of(problem: str, settings: Options) -> dict[str, Any]:
+    """Returns everything that decides the numbers of an experiment, as JSON data."""
+    deciding = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("out", "resume", "devices")}
+    return {
+        "problem": problem,
+        "settings": {k: list(v) if isinstance(v, tuple) else v for k, v in deciding.items()},
+        "environment": {
+            "jax": jax.__version__,
+            "backend": jax.default_backend(),
+            "devices": len(devices_for(settings.seeds, settings.devices)),
+        },
+    }
+
+
+def prepare_devices(devices: int | None) -> None:
+    """Splits the CPU into one JAX device per core, or `devices` of them; to be called before JAX computes anything."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    jax.config.update("jax_num_cpu_devices", devices or cores or 1)
+
+
+def devices_for(seeds: int, most: int | None) -> list[jax.Device]:
+    """Returns the devices that the seeds are spread over: as many (at most `most`) as divide them evenly."""
+    devices = jax.devices()[:most]
+    return devices[: max(n for n in range(1, len(devices) + 1) if seeds % n == 0)]
+
+
+def seed_numbers(settings: Options) -> np.ndarray:
+    """Returns the seeds' numbers.
+
+    Raises:
+        ValueError: If there is none, or one is negative.
+    """
+    if settings.seeds < 1 or settings.first_seed < 0:
+        raise ValueError(
+            f"seeds must be at least 1 and first_seed at least 0, got {settings.seeds} and {settings.first_seed}"
+        )
+    return np.arange(settings.first_seed, settings.first_seed + settings.seeds, dtype=np.int32)

@@ -1,0 +1,109 @@
+"""Runs an experiment: every run over all seeds, one compiled program each, stopped and resumed at chunk boundaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+from jax.sharding import NamedSharding, PartitionSpec
+
+from benchmarks import checkpoints, folder, tables
+from benchmarks.experiment import Experiment, Run
+
+OnChunk = Callable[[Run, int, int], None]
+"""Called with the run, its number, and how many of its chunks are on disk."""
+
+_SEEDS = PartitionSpec("seeds")
+
+
+def _nothing(run: Run, number: int, chunks: int) -> None:
+    del run, number, chunks
+
+
+def run_experiment(
+    experiment: Experiment, out: Path, *, resume: bool = False, on_chunk: OnChunk = _nothing
+) -> pd.DataFrame:
+    """Runs everything of an experiment that `out` does not hold yet.
+
+    A finished run is a table there and is not computed again; an interrupted one continues from its last chunk. However
+    often it was interrupted, by whatever means, the results are the same to the bit.
+
+    Args:
+        experiment: What to run.
+        out: Folder of the results.
+        resume: Continue what is there.
+        on_chunk: Hears of each chunk after it was saved.
+
+    Returns:
+        The curves of all runs, one row per run, seed and chunk.
+
+    Raises:
+        folder.RefusedError: If the folder holds other or damaged results.
+    """
+    names = [run.name for run in experiment.runs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"the names of runs must differ, got {names}")
+    folder.open_folder(out, experiment.config, resume=resume)
+    curves = []
+    for number, run in enumerate(experiment.runs):
+        finished = out / "runs" / f"{run.name}.csv"
+        if not finished.exists():
+            checkpoint = out / "runs" / f"{run.name}.checkpoint"
+            measures = _run(experiment, run, checkpoint, lambda chunks, r=run, n=number: on_chunk(r, n, chunks))
+            folder.write_file(finished, tables.curves(experiment, run, measures).to_csv(index=False))
+            checkpoint.unlink(missing_ok=True)
+        on_chunk(run, number, len(experiment.ends))
+        curves.append(tables.read_curves(finished, experiment))
+    return pd.concat(curves, ignore_index=True)
+
+
+def _run(experiment: Experiment, run: Run, checkpoint: Path, on_chunk: Callable[[int], None]) -> dict[str, np.ndarray]:
+    """Runs one run to its end and returns its measures [S, chunks]."""
+    mesh = jax.make_mesh((len(experiment.devices),), ("seeds",), devices=experiment.devices)
+    sharding = NamedSharding(mesh, _SEEDS)
+    seeds = jax.device_put(experiment.seeds, sharding)
+    carry = jax.jit(_over_seeds(run.start, mesh, None))(seeds)
+    measures: dict[str, np.ndarray] = {}
+    config = {**experiment.config, "run": dict(run.labels)}
+    if checkpoint.exists():
+        carry, measures = checkpoints.load(checkpoint, config, carry)
+        carry = jax.device_put(carry, sharding)
+    done = min((values.shape[1] for values in measures.values()), default=0)
+    on_chunk(done)
+    chunk = compile_chunk(run, carry, mesh, experiment.group)
+    for finished in range(done + 1, len(experiment.ends) + 1):
+        carry, new = chunk(carry)
+        for name, values in new.items():
+            earlier = [measures[name]] if name in measures else []
+            measures[name] = np.concatenate([*earlier, np.asarray(values)[:, None]], axis=1)
+        checkpoints.save(checkpoint, config, carry, measures)
+        on_chunk(finished)
+    return measures
+
+
+def compile_chunk(run: Run, carry: Any, mesh: jax.sharding.Mesh, group: int | None) -> Callable[[Any], Any]:
+    """Compiles a run's chunk for all seeds, once for the whole run; the carry is donated.
+
+    The devices share the seeds evenly. A device computes `group` seeds at a time, one group after the other: XLA
+    compiles a loop whose step touches little memory to one piece of machine code on CPU, several times faster than the
+    loop over a step of many seeds.
+    """
+    return jax.jit(_over_seeds(run.chunk, mesh, group), donate_argnums=0).lower(carry).compile()
+
+
+def _over_seeds(function: Callable, mesh: jax.sharding.Mesh, group: int | None) -> Callable:
+    def on_device(values: Any) -> Any:
+        seeds = jax.tree.leaves(values)[0].shape[0]
+        if group is None or group >= seeds:
+            return jax.vmap(function)(values)
+        return jax.lax.map(function, values, batch_size=_largest_divisor(seeds, group))
+
+    return jax.shard_map(on_device, mesh=mesh, in_specs=_SEEDS, out_specs=_SEEDS, check_vma=False)
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    return max(n for n in range(1, most + 1) if number % n == 0)

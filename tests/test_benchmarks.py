@@ -1,0 +1,433 @@
+"""The experiments: the stream's numbers, the table of methods, resuming, and the files that a run leaves."""
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pandas as pd
+import pytest
+
+from benchmarks import checkpoints, extras, folder, learners, methods, runner, speed, tables
+from benchmarks import slowly_changing_regression as regression
+from benchmarks.experiment import Run, fill_in
+
+TINY = regression.Settings(
+    scale="smoke", seeds=2, examples=480, bin=80, flip_every=80, method=("backprop", "gxd"), devices=1
+)
+REPOSITORY = Path(__file__).parent.parent
+
+
+def tiny(**changes):
+    return regression.make_experiment(dataclasses.replace(TINY, **changes))
+
+
+def random_walks(**changes):
+    """An experiment of the tiny one's shape that compiles in a moment: two random walks a seed."""
+
+    def start(seed):
+        return jax.random.key(seed), jnp.float32(0)
+
+    def chunk(carry):
+        key, place = carry
+        key, step_key = jax.random.split(key)
+        place += jax.random.normal(step_key)
+        return (key, place), {"error": place, "replaced": jnp.int32(1)}
+
+    runs = [Run({"method": name}, start, chunk) for name in ("first", "second")]
+    return tiny(**changes)._replace(runs=runs, panels=())
+
+
+def written(out):
+    """Returns the curves that runs left in a folder, as bytes."""
+    return {path.name: path.read_bytes() for path in sorted((out / "runs").iterdir())}
+
+
+class StopError(Exception):
+    """Stands for whatever ends a run early."""
+
+
+def stop_after(chunks):
+    """Returns a hook that ends the run after so many saved chunks."""
+    seen = iter(range(10_000))
+
+    def on_chunk(run, number, done):
+        if next(seen) == chunks:
+            raise StopError
+
+    return on_chunk
+
+
+# --- The stream ----------------------------------------------------------------------------------------------------
+
+
+def test_threshold_unit_by_hand():
+    # A unit with all weights +1 has threshold 21 * 0.7 = 14.7: with the constant, 14 ones on its inputs switch it on,
+    # 13 do not. One with k negative weights has threshold 14.7 - k.
+    kernel = jnp.ones((21, 2)).at[:3, 1].set(-1.0)
+    target = regression.Target(kernel, 21 * 0.7 - (kernel < 0).sum(0), jnp.array([1.0, -1.0]))
+    x = jnp.zeros((4, 20))
+    x = x.at[0, :14].set(1.0)  # unit 0: 15 > 14.7; unit 1: -3 + 11 + 1 = 9, not above 11.7
+    x = x.at[1, :13].set(1.0)  # unit 0: 14; unit 1: 8
+    x = x.at[2, 3:14].set(1.0)  # unit 0: 12; unit 1: 12 > 11.7
+    x = x.at[3, 3:].set(1.0)  # both: 18
+    np.testing.assert_array_equal(regression.target_output(target, x)[:, 0], [1.0, 0.0, -1.0, 0.0])
+
+
+def test_drawn_target():
+    target = regression.draw_target(jax.random.key(0))
+    assert target.kernel.shape == (21, 100)
+    assert set(np.unique(target.kernel)) == set(np.unique(target.outgoing)) == {-1.0, 1.0}
+    np.testing.assert_allclose(target.threshold, 14.7 - (np.asarray(target.kernel) == -1).sum(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("flip", ["one", "all"])
+def test_block_equals_single_examples(flip):
+    stream = regression.Stream(flip, flip_every=16)
+    state = one_by_one = stream.init(jax.random.key(3))
+    sample, sample_block = jax.jit(stream.sample), jax.jit(stream.sample_block, static_argnums=1)
+    for _ in range(6):
+        state, (xs, ys) = sample_block(state, 8)
+        for x, y in zip(xs, ys, strict=True):
+            one_by_one, (single_x, single_y) = sample(one_by_one)
+            np.testing.assert_array_equal(single_x[0], x)
+            np.testing.assert_array_equal(single_y[0], y)
+
+
+def test_one_slow_bit_flips_at_each_change():
+    stream = regression.Stream("one", flip_every=8)
+    draw = jax.jit(lambda state: jax.lax.scan(lambda s, _: stream.sample_block(s, 8), state, length=300))
+    _, (xs, ys) = draw(stream.init(jax.random.key(1)))
+    slow = np.asarray(xs)[:, :, :15]
+    assert (slow == slow[:, :1]).all(), "slow bits are constant between changes"
+    flips = slow[1:, 0] != slow[:-1, 0]
+    assert (flips.sum(1) == 1).all()
+    # 299 flips over 15 bits: 19.9 each, standard deviation 4.3.
+    assert (np.abs(flips.sum(0) - 299 / 15) < 4.5 * 4.3).all()
+    assert ((xs == 0) | (xs == 1)).all()
+    assert len(np.unique(ys)) > 3
+
+
+def test_flips_come_every_ten_thousand_examples():
+    stream = regression.Stream()
+    draw = jax.jit(lambda state: jax.lax.scan(lambda s, _: stream.sample_block(s, 1000), state, length=30))
+    _, (xs, _) = draw(stream.init(jax.random.key(5)))
+    slow = np.asarray(xs).reshape(30_000, 20)[:, :15]
+    changed = np.flatnonzero((slow[1:] != slow[:-1]).any(1)) + 1
+    np.testing.assert_array_equal(changed, [10_000, 20_000])
+
+
+def test_all_slow_bits_are_drawn_anew():
+    stream = regression.Stream("all", flip_every=8)
+    draw = jax.jit(lambda state: jax.lax.scan(lambda s, _: stream.sample_block(s, 8), state, length=300))
+    _, (xs, _) = draw(stream.init(jax.random.key(1)))
+    changed = np.asarray(xs)[1:, 0, :15] != np.asarray(xs)[:-1, 0, :15]
+    # 299 x 15 fair coins: mean 1/2, standard deviation 0.0075.
+    assert abs(changed.mean() - 0.5) < 4.5 * 0.0075
+
+
+def test_coins_are_fair_and_independent():
+    stream = regression.Stream()
+    _, (xs, _) = jax.jit(stream.sample_block, static_argnums=1)(stream.init(jax.random.key(2)), 10_000)
+    coins = np.asarray(xs)[:, 15:]
+    # Standard deviation of a mean of 10,000 coins: 0.005; of a correlation: 0.01.
+    assert (np.abs(coins.mean(0) - 0.5) < 0.0225).all()
+    correlations = np.corrcoef(np.concatenate([coins[:-1], coins[1:]], 1).T)
+    assert np.abs(correlations[~np.eye(10, dtype=bool)]).max() < 0.05
+
+
+def test_block_size_must_fit():
+    with pytest.raises(ValueError, match="multiple of 4"):
+        regression.Stream().sample_block(regression.Stream().init(jax.random.key(0)), 30)
+    with pytest.raises(ValueError, match="multiples of 4"):
+        tiny(examples=30, bin=30)
+    with pytest.raises(ValueError, match="multiple of bin"):
+        tiny(examples=100)
+    with pytest.raises(ValueError, match="seeds"):
+        tiny(seeds=0)
+
+
+# --- Learner and methods -------------------------------------------------------------------------------------------
+
+
+def test_initial_weights():
+    params = learners.init(jax.random.key(0), (20, 5000, 1), "tanh")
+    hidden = np.asarray(params["hidden_1"]["kernel"])
+    bound = 5 / 3 * np.sqrt(3 / 20)
+    assert np.abs(hidden).max() <= bound
+    np.testing.assert_allclose(hidden.std(), bound / np.sqrt(3), rtol=0.01)
+    assert np.abs(params["output"]["kernel"]).max() <= np.sqrt(3 / 5000)
+    assert not params["hidden_1"]["bias"].any()
+    assert not params["output"]["bias"].any()
+
+
+def test_every_method_sees_the_same_streams_and_initial_weights():
+    runs = tiny(method=tuple(methods.METHODS), activation=("relu",), seeds=3).runs
+    carries = {run.labels["method"]: jax.jit(jax.vmap(run.start))(jnp.arange(3)) for run in runs}
+    assert set(carries) == set(methods.METHODS)
+    for name, carry in carries.items():
+        jax.tree.map(np.testing.assert_array_equal, carry.stream, carries["backprop"].stream)
+        if name != "linear":
+            jax.tree.map(np.testing.assert_array_equal, carry.learner.params, carries["backprop"].learner.params)
+
+
+def test_a_seed_depends_on_its_number_only():
+    run = tiny().runs[1]
+    start = jax.jit(jax.vmap(run.start))
+    all_seeds, one_seed = start(jnp.arange(4)), start(jnp.array([2]))
+    jax.tree.map(lambda several, one: np.testing.assert_array_equal(several[2], one[0]), all_seeds, one_seed)
+
+
+def test_settings_of_methods():
+    settings = fill_in(dataclasses.replace(TINY, perturb_l2=(0.1, 0.2), noise_std=(0.3,)), regression.SCALES)
+    found = list(methods.settings_of(methods.METHODS["shrink_and_perturb"], settings))
+    assert found == [{"perturb_l2": 0.1, "noise_std": 0.3}, {"perturb_l2": 0.2, "noise_std": 0.3}]
+    assert list(methods.settings_of(methods.METHODS["backprop"], settings)) == [{}]
+    assert methods.shown(found[0]) == "perturb_l2=0.1 noise_std=0.3"
+
+
+def test_linear_learner_runs_once_and_paper_scale_has_its_grid():
+    runs = regression.make_experiment(regression.Settings(scale="paper", devices=1)).runs
+    labels = pd.DataFrame([run.labels for run in runs])
+    counts = labels.groupby(["method", "step_size"]).size().unstack()[0.01]
+    expected = {"linear": 1, "backprop": 6, "l2": 6 * 7, "shrink_and_perturb": 6 * 6, "gxd": 6 * 5}
+    assert {name: counts[name] for name in expected} == expected
+
+
+def test_chunk_equals_plain_sgd_by_hand():
+    run = tiny(method=("backprop",), bin=40, flip_every=40, examples=40).runs[0]
+    carry = run.start(jnp.int32(7))
+    end, measures = jax.jit(run.chunk)(carry)
+    stream, state, params, errors = regression.Stream("one", 40), carry.stream, carry.learner.params, []
+
+    def error(params, x, y):
+        hidden = jnp.tanh(x @ params["hidden_1"]["kernel"] + params["hidden_1"]["bias"])
+        return (hidden @ params["output"]["kernel"] + params["output"]["bias"] - y)[0, 0] ** 2
+
+    sample, error_and_gradients = jax.jit(stream.sample), jax.jit(jax.value_and_grad(error))
+    for _ in range(40):
+        state, (x, y) = sample(state)
+        value, gradients = error_and_gradients(params, x, y)
+        params = optax.apply_updates(params, jax.tree.map(lambda g: -0.01 * g, gradients))
+        errors.append(value)
+    np.testing.assert_allclose(measures["error"], np.mean(errors), rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), end.learner.params, params)
+
+
+def test_replaced_units_are_counted():
+    settings = {"method": ("cbp_contribution",), "replacement_rate": (1.0,), "maturity_threshold": 9}
+    run = tiny(**settings, bin=40, flip_every=40).runs[0]
+    _, measures = jax.jit(run.chunk)(run.start(jnp.int32(0)))
+    # At rate 1 and maturity 9 all five units go at updates 10, 20, 30 and 40.
+    assert measures["replaced"] == 20
+
+
+# --- Resuming ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "chunks"),
+    [
+        (random_walks, 0),
+        (random_walks, 3),
+        (random_walks, 7),
+        (random_walks, 9),
+        pytest.param(tiny, 11, marks=pytest.mark.slow),
+    ],
+)
+def test_interrupted_run_resumes_to_the_same_bits(tmp_path, make, chunks):
+    experiment = make()
+    whole = runner.run_experiment(experiment, tmp_path / "whole")
+    with pytest.raises(StopError):
+        runner.run_experiment(experiment, tmp_path / "parts", on_chunk=stop_after(chunks))
+    resumed = runner.run_experiment(experiment, tmp_path / "parts", resume=True)
+    assert written(tmp_path / "parts") == written(tmp_path / "whole")
+    pd.testing.assert_frame_equal(resumed, whole)
+
+
+def test_finished_run_is_not_computed_again(tmp_path):
+    experiment = random_walks()
+    runner.run_experiment(experiment, tmp_path)
+
+    def refuse(seed):
+        raise AssertionError("computed again")
+
+    runs = [run._replace(start=refuse) for run in experiment.runs]
+    again = runner.run_experiment(experiment._replace(runs=runs), tmp_path, resume=True)
+    assert len(again) == 2 * 2 * 6
+
+
+def test_folder_in_use_is_refused(tmp_path):
+    experiment = random_walks()
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(folder.RefusedError, match="not empty"):
+        runner.run_experiment(experiment, tmp_path, resume=True)
+    (tmp_path / "notes.txt").unlink()
+    (tmp_path / ".config.json-x.tmp").write_text("left by a killed process")
+    runner.run_experiment(experiment, tmp_path)
+    with pytest.raises(folder.RefusedError, match="--resume"):
+        runner.run_experiment(experiment, tmp_path)
+    with pytest.raises(folder.RefusedError, match=r"settings\.seeds is 2 there and 4 now"):
+        runner.run_experiment(random_walks(seeds=4), tmp_path, resume=True)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(folder.RefusedError, match="damaged"):
+        runner.run_experiment(experiment, tmp_path, resume=True)
+
+
+def interrupted(tmp_path):
+    experiment = random_walks()
+    with pytest.raises(StopError):
+        runner.run_experiment(experiment, tmp_path, on_chunk=stop_after(3))
+    (checkpoint,) = (tmp_path / "runs").glob("*.checkpoint")
+    return experiment, checkpoint
+
+
+def test_damaged_checkpoint_is_refused(tmp_path):
+    experiment, checkpoint = interrupted(tmp_path)
+    good = checkpoint.read_bytes()
+    flipped = bytearray(good)
+    flipped[len(good) // 2] ^= 1
+    for bad in (b"", good[:20], good[:-1], bytes(flipped)):
+        checkpoint.write_bytes(bad)
+        with pytest.raises(folder.RefusedError, match=re.escape(str(checkpoint))):
+            runner.run_experiment(experiment, tmp_path, resume=True)
+    checkpoint.write_bytes(good)
+    runner.run_experiment(experiment, tmp_path, resume=True)
+
+
+def test_foreign_checkpoint_is_refused(tmp_path):
+    experiment, checkpoint = interrupted(tmp_path / "mine")
+    (tmp_path / "other").mkdir()
+    other, others = random_walks(first_seed=9), tmp_path / "other"
+    with pytest.raises(StopError):
+        runner.run_experiment(other, others, on_chunk=stop_after(3))
+    (theirs,) = (others / "runs").glob("*.checkpoint")
+    checkpoint.write_bytes(theirs.read_bytes())
+    with pytest.raises(folder.RefusedError, match="another configuration"):
+        runner.run_experiment(experiment, tmp_path / "mine", resume=True)
+
+
+def test_checkpoint_keeps_keys_and_dtypes(tmp_path):
+    carry = {"key": jax.random.key(3), "n": jnp.int32(4), "empty": jnp.zeros((0, 2)), "mask": jnp.array([True, False])}
+    checkpoints.save(tmp_path / "c", {"a": 1}, carry, {"error": np.ones((2, 3), np.float32)})
+    loaded, measures = checkpoints.load(tmp_path / "c", {"a": 1}, carry)
+    assert jax.random.bits(loaded["key"]) == jax.random.bits(carry["key"])
+    for name in ("n", "empty", "mask"):
+        np.testing.assert_array_equal(loaded[name], carry[name])
+        assert loaded[name].dtype == carry[name].dtype
+    np.testing.assert_array_equal(measures["error"], np.ones((2, 3)))
+    with pytest.raises(folder.RefusedError, match="another configuration"):
+        checkpoints.load(tmp_path / "c", {"a": 1}, {**carry, "n": jnp.float32(4)})
+
+
+# --- Tables --------------------------------------------------------------------------------------------------------
+
+
+def test_tenths_may_end_inside_a_chunk():
+    first, last = tables.tenth_weights(np.array([40, 80, 120, 160]))
+    np.testing.assert_allclose(first, [1, 0, 0, 0])
+    np.testing.assert_allclose(last, [0, 0, 0, 1])
+    first, last = tables.tenth_weights(np.arange(4, 101, 4))
+    np.testing.assert_allclose(first[:4], [0.4, 0.4, 0.2, 0])
+    np.testing.assert_allclose(last[-4:], [0, 0.2, 0.4, 0.4])
+
+
+def test_summary_by_hand():
+    experiment = tiny(method=("gxd",), examples=800)
+    ramp = np.arange(10, dtype=np.float32)
+    measures = {"error": np.stack([ramp, ramp + 2]), "replaced": np.tile([[1], [3]], 10)}
+    summary = tables.summary(experiment, tables.curves(experiment, experiment.runs[0], measures)).iloc[0]
+    assert (summary["first_mean"], summary["last_mean"], summary["rise_mean"]) == (1.0, 10.0, 9.0)
+    assert (summary["first_se"], summary["rise_se"]) == (1.0, 0.0)
+    assert (summary["replaced_mean"], summary["replaced_se"]) == (20.0, 10.0)
+
+
+# --- The command line ----------------------------------------------------------------------------------------------
+
+
+def command(out, *more):
+    """Starts the command line on a tiny problem; returns the process."""
+    tiny_run = "--scale smoke --seeds 2 --examples 480 --bin 80 --flip-every 80 --method linear gxd --devices 2"
+    arguments = ["slowly-changing-regression", *tiny_run.split(), "--out", str(out), *more]
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks", *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finished(process):
+    """Waits for a process; returns its exit status and what it printed."""
+    output, _ = process.communicate()
+    return process.returncode, output
+
+
+@pytest.mark.slow
+def test_command_writes_its_files(tmp_path):
+    out = tmp_path / "out"
+    status, output = finished(command(out))
+    assert status == 0, output
+    assert "gxd" in output
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (out / "curves.svg").read_text()
+    assert json.loads((out / "config.json").read_text())["settings"]["seeds"] == 2
+    curves = pd.read_csv(out / "curves.csv")
+    identifying = ["problem", "activation", "method", "step_size", "setting", "seed", "example"]
+    assert list(curves.columns) == [*identifying, "error", "replaced"]
+    assert len(curves) == 2 * 2 * 6
+    assert not curves.duplicated(identifying).any()
+    assert list(pd.read_csv(out / "summary.csv")["method"]) == ["linear", "gxd"]
+    status, output = finished(command(out))
+    assert status == 1
+    assert output.startswith("error: ")
+    assert output.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_killed_command_resumes_to_the_same_bits(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert finished(command(whole))[0] == 0
+    process = command(parts)
+    deadline = time.monotonic() + 120
+    # It may be too quick to be caught in the act; what it left must be whole all the same.
+    while not list((parts / "runs").glob("*gxd*.checkpoint")) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    finished(process)
+    status, output = finished(command(parts, "--resume"))
+    assert status == 0, output
+    for name in ("curves.csv", "summary.csv", "config.json", "curves.svg", "curves.png"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_speed_of_a_tiny_case():
+    case = speed.Case((6, 5, 3), batch=2, seeds=2, steps=8, replacement_rate=0.1)
+    rows = {
+        row["method"]: row for row in speed.time_case("tiny", case, speed.Settings(repeats=3, maturity_threshold=4))
+    }
+    assert list(rows) == ["backprop", "cbp_contribution", "gxd"]
+    assert rows["backprop"]["ratio"] == 1.0
+    for row in rows.values():
+        assert row["runs_x_steps_per_second"] == pytest.approx(2e6 / row["us_per_step"])
+        assert np.isfinite(row["loss"])
+    assert rows["gxd"]["loss"] != rows["backprop"]["loss"], "units were replaced before the timing ended"
+    assert speed.speed_table(pd.DataFrame(rows.values())).row_count == 3
+
+
+def test_missing_extra_is_named(monkeypatch):
+    monkeypatch.setattr(extras, "EXTRAS", ("no_such_package",))
+    with pytest.raises(SystemExit, match=r'no_such_package: pip install "gxd_jax\[experiments\]"'):
+        extras.require_extras()

@@ -1,0 +1,147 @@
+"""Metrics: the numbers of SEMANTICS, by hand; the reset cost against resetting by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gxd_jax as gxd
+from gxd_jax import metrics
+
+SPECTRUM = jnp.diag(jnp.array([10.0, 1.0, 0.1]))
+
+
+def test_ranks_of_a_known_spectrum():
+    np.testing.assert_allclose(metrics.effective_rank(SPECTRUM), 1.4237, atol=5e-5)
+    np.testing.assert_allclose(metrics.stable_rank(SPECTRUM), 1.0101, atol=5e-5)
+    assert metrics.approximate_rank(SPECTRUM) == 2
+    assert metrics.approximate_rank(SPECTRUM, power=2) == 1
+    assert metrics.approximate_rank(SPECTRUM, threshold=0.9999) == 3
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_ranks_of_the_identity(size):
+    identity = jnp.eye(size)
+    np.testing.assert_allclose(metrics.effective_rank(identity), size, rtol=1e-5)
+    np.testing.assert_allclose(metrics.stable_rank(identity), size, rtol=1e-5)
+    assert metrics.approximate_rank(identity) == size
+
+
+def test_ranks_of_a_zero_matrix_are_zero():
+    zero = jnp.zeros((3, 2))
+    assert [float(f(zero)) for f in (metrics.effective_rank, metrics.stable_rank, metrics.approximate_rank)] == [
+        0,
+        0,
+        0,
+    ]
+
+
+def test_ranks_want_a_matrix():
+    with pytest.raises(ValueError, match=r"matrix of features \[B, U\], got shape \(2, 3, 4\)"):
+        metrics.stable_rank(jnp.ones((2, 3, 4)))
+
+
+def test_dead_units_are_exactly_zero_everywhere():
+    features = jnp.zeros((2, 3, 3)).at[1, 2, 1].set(1e-30).at[0, 0, 2].set(-1.0)
+    assert metrics.dead_units(features).tolist() == [True, False, False]
+
+
+def test_saturated_units_are_near_a_bound_on_every_example():
+    features = jnp.array([[0.97, -0.99, 0.2], [-0.96, -1.0, 1.0]])
+    assert metrics.saturated_units(features).tolist() == [True, True, False]
+    assert metrics.saturated_units(jnp.array([[0.01, 0.5]]), lower=0.0).tolist() == [True, False]
+
+
+def test_low_activity_units_fire_on_less_than_one_percent():
+    features = jnp.zeros((200, 3)).at[0, 0].set(1.0).at[:2, 1].set(1.0).at[:3, 2].set(1.0)
+    assert metrics.low_activity_units(features).tolist() == [True, False, False]
+
+
+def test_dormant_units():
+    assert metrics.dormant_units(jnp.ones((5, 4)), 0.3).tolist() == [False] * 4
+    assert metrics.dormant_units(jnp.zeros((5, 4)), 0.0).tolist() == [True] * 4
+    # Mean absolute outputs 1, 2, 9 with mean 4: scores .25, .5, 2.25; a unit at its own mean is dormant too.
+    features = jnp.array([[1.0, -2.0, 9.0], [-1.0, 2.0, -9.0]])
+    assert metrics.dormant_units(features, 0.25).tolist() == [True, False, False]
+    assert metrics.dormant_units(features, 0.5).tolist() == [True, True, False]
+
+
+def test_mean_weight_magnitude_counts_kernels_only():
+    params = {"a": {"kernel": jnp.array([[1.0, -3.0]]), "bias": jnp.array([100.0])}, "b": jnp.full((2, 2), 2.0)}
+    np.testing.assert_allclose(metrics.mean_weight_magnitude(params), (4 + 8) / 6)
+    with pytest.raises(ValueError, match="no kernel"):
+        metrics.mean_weight_magnitude({"bias": jnp.ones(3)})
+
+
+def two_layers(key=0):
+    keys = jax.random.split(jax.random.key(key), 6)
+    shapes = {"one": (6, 5), "two": (5, 4), "out": (4, 3)}
+    params = {
+        name: {"kernel": jax.random.normal(keys[2 * i], shape), "bias": jax.random.normal(keys[2 * i + 1], shape[1:])}
+        for i, (name, shape) in enumerate(shapes.items())
+    }
+    return params, gxd.sequential_units(params, list(shapes))
+
+
+def apply(params, x):
+    for name in ("one", "two"):
+        x = gxd.tap(name, jnp.tanh(x @ params[name]["kernel"] + params[name]["bias"]))
+    return x @ params["out"]["kernel"] + params["out"]["bias"]
+
+
+X = jax.random.normal(jax.random.key(7), (30, 6))
+
+
+def reset_by_hand(params, numbers, compensate):
+    """Resets units of the second layer."""
+    _, features = gxd.capture(apply, params, two_layers()[1], X)
+    kernel, bias = np.array(params["out"]["kernel"]), np.array(params["out"]["bias"])
+    for number in numbers:
+        bias = bias + compensate * np.asarray(features["two"]).mean(0)[number] * kernel[number]
+        kernel[number] = 0
+    return {**params, "out": {"kernel": kernel, "bias": bias}}
+
+
+@pytest.mark.parametrize("compensate", [True, False])
+def test_reset_cost_equals_resetting_by_hand(compensate):
+    params, units = two_layers()
+    sets = {"two": jnp.array([[0, 4], [1, 3]])}  # 4 is nobody
+    costs = metrics.reset_cost(apply, params, units, X, sets=sets, compensate=compensate, chunk=1)
+    before = apply(params, X)
+    for cost, numbers in zip(costs["two"], [(0,), (1, 3)], strict=True):
+        after = apply(reset_by_hand(params, numbers, compensate), X)
+        np.testing.assert_allclose(cost, np.linalg.norm(after - before, axis=1).mean(), rtol=1e-5)
+
+
+def test_reset_cost_as_kl():
+    params, units = two_layers()
+    cost = metrics.reset_cost(apply, params, units, X, sets={"two": jnp.array([[2]])}, distance="kl")["two"][0]
+    p = np.asarray(jax.nn.softmax(apply(params, X)))
+    q = np.asarray(jax.nn.softmax(apply(reset_by_hand(params, [2], True), X)))
+    np.testing.assert_allclose(cost, (p * np.log(p / q)).sum(1).mean(), rtol=1e-4)
+
+
+def test_gxd_equals_the_reset_cost_of_units_that_feed_the_outputs():
+    params, units = two_layers()
+    observe = gxd.observe(apply, lambda outputs, y: ((outputs - y) ** 2).mean(), units, readout="logits_exact")
+    _, _, observation = observe(params, X, jnp.zeros((30, 3)))
+    record = gxd.UnitRecord(
+        features=observation.features["two"],
+        sensitivities=observation.sensitivities["two"],
+        readout=observation.readout,
+        reference=observation.features["two"].mean(0),
+        incoming_magnitude=jnp.ones(4),
+        outgoing_magnitude=jnp.ones(4),
+        key=jax.random.key(0),
+    )
+    costs = metrics.reset_cost(apply, params, units, X)
+    np.testing.assert_allclose(gxd.utilities.gxd(record), costs["two"], rtol=1e-5)
+    assert costs["one"].shape == (5,)
+
+
+def test_reset_cost_refuses_what_it_does_not_know():
+    params, units = two_layers()
+    with pytest.raises(ValueError, match=r"unknown distance 'cosine': allowed are \['kl', 'norm2'\]"):
+        metrics.reset_cost(apply, params, units, X, distance="cosine")
+    with pytest.raises(ValueError, match=r"sets names the layers \['three'\]"):
+        metrics.reset_cost(apply, params, units, X, sets={"three": jnp.array([[0]])})
