@@ -3,6 +3,8 @@
 from gxd_jax import methods, metrics, readouts, training, utilities
 from gxd_jax.applying import apply_gradients, apply_updates
 from gxd_jax.chaining import chain, reset_info
+from gxd_jax.discover import Units, describe, find_units
+from gxd_jax.discovery.verification import verify_units
 from gxd_jax.observation import capture, observe, tap
 from gxd_jax.optimizers import adam, scale_by_adam
 from gxd_jax.reset import reset_collection
@@ -19,12 +21,15 @@ __all__ = [
     "ResetInfo",
     "UnitLayer",
     "UnitRecord",
+    "Units",
     "adam",
     "apply_gradients",
     "apply_updates",
     "capture",
     "chain",
     "continual_backprop",
+    "describe",
+    "find_units",
     "flatten_index",
     "methods",
     "metrics",
@@ -37,4 +42,5 @@ __all__ = [
     "tap",
     "training",
     "utilities",
+    "verify_units",
 ]

@@ -20,6 +20,10 @@ Initializer = Callable[..., Any]
 """A function (key, shape, dtype) -> array, as in `jax.nn.initializers`."""
 
 
+_BLOCK = 8
+"""Units that are drawn at once where there may be many."""
+
+
 def resolve_initializers(
     kernel_init: Initializer | dict[str, Initializer] | None, units: Sequence[UnitLayer]
 ) -> dict[str, Initializer | None]:
@@ -50,65 +54,113 @@ def draw_incoming(
     numbers: Int[Array, " k"],
     key: PRNGKeyArray,
 ) -> tuple[Array, ...]:
-    """Draws the incoming slices of k units, one array for each incoming kernel.
+    """Draws fresh incoming weights of up to k units, one array for each incoming kernel.
 
-    Only the slices are drawn. An initializer whose spread depends on the shape (fan-in, fan-out) still sees the whole
-    kernel: its factor between slices and kernel is measured once, while tracing. One whose values cannot be drawn by
-    slices (orthogonal) is drawn whole.
+    Only what is replaced is drawn. An initializer whose spread depends on the shape (fan-in, fan-out) still sees the
+    whole kernel: its factor between slices and kernel is measured once, while tracing. One whose values cannot be drawn
+    by slices (orthogonal) is drawn whole.
 
     Args:
         layer: The unit layer.
         shapes: Shapes of the incoming kernels.
         initializer: Where the weights come from; None: a normal distribution with `stds`.
         stds: Initial standard deviation of each incoming kernel.
-        numbers: The units' numbers; places that hold U may get anything.
+        numbers: The units' numbers, the places that hold U last.
         key: Key of this layer and step.
 
     Returns:
-        float32 arrays of shape `units.slices_shape(axis, shape, k)`.
+        float32 arrays: the slices of the k units where `units.is_compact` says so, else arrays like the kernels that
+        hold the slices at their places.
     """
     keys = jax.random.split(key, len(layer.incoming))
+    few = numbers.shape[0]
     draws = []
-    for param_axis, shape, std, kernel_key in zip(layer.incoming, shapes, stds, keys, strict=True):
-        slices_shape = units_room.slices_shape(param_axis, shape, numbers.shape[0])
-        if initializer is None:
-            draws.append(std * jax.random.normal(kernel_key, slices_shape, jnp.float32))
-            continue
-        scale = _scale_of_slices(initializer, shape, _probe_shape(param_axis, shape, layer.size))
-        if scale is None:
-            whole = initializer(kernel_key, shape, jnp.float32)
-            draws.append(units_room.take_slices(param_axis, whole, layer.size, numbers))
+    for axis, shape, std, kernel_key in zip(layer.incoming, shapes, stds, keys, strict=True):
+        if units_room.is_compact(axis, few):
+            draws.append(_draw_slices(axis, shape, layer.size, initializer, std, numbers, kernel_key))
         else:
-            draws.append(scale * initializer(kernel_key, slices_shape, jnp.float32))
+            draws.append(_draw_in_place(axis, shape, layer.size, initializer, std, numbers, kernel_key))
     return tuple(draws)
 
 
 def no_draws(layer: UnitLayer, shapes: Sequence[tuple[int, ...]], count: int) -> tuple[Array, ...]:
     """Returns what `draw_incoming` gives for `count` units, as zeros."""
     return tuple(
-        jnp.zeros(units_room.slices_shape(param_axis, shape, count), jnp.float32)
-        for param_axis, shape in zip(layer.incoming, shapes, strict=True)
+        jnp.zeros(units_room.slices_shape(axis, shape, count) if units_room.is_compact(axis, count) else shape)
+        for axis, shape in zip(layer.incoming, shapes, strict=True)
     )
 
 
-def _probe_shape(param_axis: ParamAxis, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    return units_room.slices_shape(param_axis, shape, max(1, min(3, size - 1)))
+def _draw_slices(
+    axis: ParamAxis,
+    shape: tuple[int, ...],
+    size: int,
+    initializer: Initializer | None,
+    std: Float[Array, ""],
+    numbers: Int[Array, " k"],
+    key: PRNGKeyArray,
+) -> Array:
+    """Draws the slices of k units of one kernel, of shape `units.slices_shape(axis, shape, k)`."""
+    slices_shape = units_room.slices_shape(axis, shape, numbers.shape[0])
+    if initializer is None:
+        return std * jax.random.normal(key, slices_shape, jnp.float32)
+    probe_shape = units_room.slices_shape(axis, shape, max(1, min(3, size - 1)))
+    scale = _scale_of_slices(initializer, shape, slices_shape, probe_shape)
+    if scale is None:
+        return units_room.take_slices(axis, initializer(key, shape, jnp.float32), size, numbers)
+    return scale * initializer(key, slices_shape, jnp.float32)
+
+
+def _draw_in_place(
+    axis: ParamAxis,
+    shape: tuple[int, ...],
+    size: int,
+    initializer: Initializer | None,
+    std: Float[Array, ""],
+    numbers: Int[Array, " k"],
+    key: PRNGKeyArray,
+) -> Array:
+    """Draws the slices block by block, as many as there are units, into an array like the kernel."""
+    blocks = -(-numbers.shape[0] // _BLOCK)
+    numbers = jnp.pad(numbers, (0, blocks * _BLOCK - numbers.shape[0]), constant_values=size).reshape(blocks, _BLOCK)
+
+    def draw_block(i, kernel):
+        slices = _draw_slices(axis, shape, size, initializer, std, numbers[i], jax.random.fold_in(key, i))
+        return units_room.place_slices(axis, kernel, size, numbers[i], slices)
+
+    needed = (numbers[:, 0] < size).sum()
+    return jax.lax.fori_loop(0, needed, draw_block, jnp.zeros(shape, jnp.float32))
 
 
 @functools.lru_cache(maxsize=256)
-def _scale_of_slices(initializer: Initializer, shape: tuple[int, ...], probe_shape: tuple[int, ...]) -> float | None:
+def _scale_of_slices(
+    initializer: Initializer, shape: tuple[int, ...], slices_shape: tuple[int, ...], probe_shape: tuple[int, ...]
+) -> float | None:
     """Measures by which factor a draw of slices must be scaled to match a draw of the whole kernel.
 
     JAX's counter-based generator gives the first n numbers of a draw the same random bits whatever the shape, so where
-    the initializer draws independent entries the two draws differ by exactly this factor. None: they do not, and the
-    kernel has to be drawn whole.
+    the initializer draws independent entries two draws differ by exactly this factor. None: they do not (seen on a
+    probe, of fewer units than the kernel has), and the kernel has to be drawn whole.
     """
     with jax.ensure_compile_time_eval():
         key = jax.random.key(0, impl="threefry2x32")
-        slices = np.asarray(initializer(key, probe_shape, jnp.float32)).ravel()
-        whole = np.asarray(initializer(key, shape, jnp.float32)).ravel()[: slices.size]
-    largest = np.abs(slices).argmax()
-    if slices[largest] == 0:
-        return 1.0 if not whole.any() else None
-    scale = float(whole[largest] / slices[largest])
-    return scale if np.allclose(scale * slices, whole, rtol=1e-5, atol=0) else None
+        whole = np.asarray(initializer(key, shape, jnp.float32)).ravel()
+        if _factor(initializer, key, probe_shape, whole) is None:
+            return None
+        return _factor(initializer, key, slices_shape, whole)
+
+
+def _factor(initializer: Initializer, key: PRNGKeyArray, shape: tuple[int, ...], whole: np.ndarray) -> float | None:
+    """Returns the number that makes a draw of this shape the beginning of the whole draw, or None."""
+    try:
+        part = np.asarray(initializer(key, shape, jnp.float32))
+    except Exception:  # the initializer draws this very kernel and no other shape
+        return None
+    if part.shape != shape:
+        return None
+    part, whole = part.ravel()[: whole.size], whole[: part.size]
+    largest = np.abs(part).argmax()
+    if part[largest] == 0:
+        return None if whole.any() else 1.0
+    factor = float(whole[largest] / part[largest])
+    return factor if np.allclose(factor * part, whole, rtol=1e-5, atol=0) else None

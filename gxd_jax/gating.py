@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool
@@ -25,6 +26,8 @@ def run_if(predicate: Bool[Array, ""], work: Callable, skip: Callable, *operands
         skip: Cheap function of the operands, of the same result types.
         *operands: Pytrees of arrays.
     """
+    if not isinstance(predicate, Tracer):  # outside of jit: nothing to compile
+        return (work if predicate else skip)(*operands)
 
     @jax.custom_batching.custom_vmap
     def branch(predicate, *operands):

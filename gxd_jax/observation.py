@@ -44,6 +44,7 @@ class Recorder:
         self.trace = current_trace()
 
     def record(self, site: Site, values: Array) -> Array:
+        """Notes what passes a site, and adds the zero."""
         if site in self.captured:
             raise ValueError(f"site {site!r} was passed twice in one run of the model: every site needs its own name")
         if current_trace() != self.trace:
@@ -55,6 +56,7 @@ class Recorder:
         return values if self.zeros is None else values + self.zeros[site]
 
     def intercept(self, call: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext) -> Any:
+        """Records the inputs of Flax modules that are sites."""
         module = context.module
         if context.method_name != "__call__" or tuple(module.path) not in self.consumers:
             return call(*args, **kwargs)

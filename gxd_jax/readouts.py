@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 if TYPE_CHECKING:
     from jaxtyping import Array, PRNGKeyArray
@@ -55,10 +56,11 @@ def logits(batch: Linearisation) -> Any:
     leaves, treedef = jax.tree.flatten(batch.outputs)
     if sum(leaf[0].size for leaf in leaves) == 1:
         return batch.pull(jax.tree.map(jnp.ones_like, batch.outputs))
-    keys = jax.random.split(_key("logits", batch), len(leaves))
-    factor = math.sqrt(math.pi / 2)
-    draws = [factor * jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
-    return batch.pull(jax.tree.unflatten(treedef, draws))
+    sizes = [leaf.size for leaf in leaves]
+    draws = math.sqrt(math.pi / 2) * jax.random.normal(_key("logits", batch), (sum(sizes),))  # one draw: it costs
+    parts = jnp.split(draws, np.cumsum(sizes)[:-1])
+    vectors = [part.reshape(leaf.shape).astype(leaf.dtype) for part, leaf in zip(parts, leaves, strict=True)]
+    return batch.pull(jax.tree.unflatten(treedef, vectors))
 
 
 def logits_exact(batch: Linearisation) -> Any:
@@ -67,7 +69,7 @@ def logits_exact(batch: Linearisation) -> Any:
     sizes = [leaf[0].size for leaf in leaves]
 
     def pull_output(row):
-        parts = jnp.split(row, [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)])
+        parts = jnp.split(row, np.cumsum(sizes)[:-1])
         cotangents = [
             jnp.broadcast_to(part.reshape(leaf.shape[1:]), leaf.shape).astype(leaf.dtype)
             for part, leaf in zip(parts, leaves, strict=True)
@@ -147,7 +149,8 @@ def resolve_readout(readout: str | Readout) -> tuple[str, Callable[[Linearisatio
         return readout, READOUTS[readout]
     if not callable(readout):
         raise TypeError(f"readout must be a name, a function (outputs, targets, key) -> [B], or None, got {readout!r}")
-    return getattr(readout, "__name__", type(readout).__name__), functools.partial(_of_function, readout)
+    name = getattr(readout, "__name__", type(readout).__name__)
+    return f"function {name}", functools.partial(_of_function, readout)
 
 
 def _of_function(readout: Readout, batch: Linearisation) -> Any:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from gxd_jax import units as units_room
 from gxd_jax.drawing import no_draws
 from gxd_jax.types import Params
-from gxd_jax.units import Path, UnitLayer
+from gxd_jax.units import ParamAxis, Path, UnitLayer
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int
@@ -27,26 +27,18 @@ class Replacement(NamedTuple):
     Attributes:
         mask: Which units, bool [U].
         numbers: Their numbers, int32 [k]; U for places that stay empty.
-        slots: For each replaced unit its place in `numbers`, int32 [U].
-        draws: Fresh incoming slices, one array for each incoming kernel, in the order of `numbers`.
+        draws: Fresh incoming weights, one array for each incoming kernel, from `drawing.draw_incoming`.
     """
 
     mask: Bool[Array, " U"]
     numbers: Int[Array, " k"]
-    slots: Int[Array, " U"]
     draws: tuple[Array, ...]
 
 
 def replacement_of(numbers: Int[Array, " k"], draws: tuple[Array, ...], size: int) -> Replacement:
     """Builds a `Replacement` from the units' numbers and their fresh weights."""
-    nobody = jnp.zeros(size, bool)
-    places = jnp.arange(numbers.shape[0], dtype=jnp.int32)
-    return Replacement(
-        mask=nobody.at[numbers].set(True, mode="drop"),
-        numbers=numbers,
-        slots=jnp.zeros(size, jnp.int32).at[numbers].set(places, mode="drop"),
-        draws=draws,
-    )
+    mask = jnp.zeros(size, bool).at[numbers].set(True, mode="drop")
+    return Replacement(mask=mask, numbers=numbers, draws=draws)
 
 
 def no_replacement(layer: UnitLayer, shapes: Sequence[tuple[int, ...]], most: int) -> Replacement:
@@ -54,7 +46,6 @@ def no_replacement(layer: UnitLayer, shapes: Sequence[tuple[int, ...]], most: in
     return Replacement(
         mask=jnp.zeros(layer.size, bool),
         numbers=jnp.full(most, layer.size, jnp.int32),
-        slots=jnp.zeros(layer.size, jnp.int32),
         draws=no_draws(layer, shapes, most),
     )
 
@@ -92,32 +83,34 @@ def reset_updates(
         update = new[path] if path in new else old[path]
         return update.astype(jnp.promote_types(update.dtype, jnp.float32))
 
-    def overwrite(path: Path, mask: Array, target: Array | float) -> None:
-        param = leaves[path].astype(current(path).dtype)
+    def overwrite(axis: ParamAxis, replacement: Replacement, targets: Array | float) -> None:
+        """Makes the replaced units' entries along this axis `targets`: slices, or an array like the parameter."""
+        param, update = leaves[axis.path], current(axis.path)
+        few = units_room.is_compact(axis, replacement.numbers.size)
+        size = replacement.mask.size
+        old_values = units_room.take_slices(axis, param, size, replacement.numbers) if few else param
+        old_values = old_values.astype(update.dtype)
         # Adding cannot heal a parameter that is not finite; its update is then the target, for `gxd_jax.apply_updates`.
-        new[path] = jnp.where(mask, jnp.where(jnp.isfinite(param), target - param, target), current(path))
+        changes = jnp.where(jnp.isfinite(old_values), targets - old_values, targets)
+        if few:
+            changes = units_room.spread_slices(axis, changes, replacement.numbers, param.shape)
+        new[axis.path] = jnp.where(units_room.spread_mask(axis, replacement.mask, param.shape), changes, update)
 
     if compensate:
         for layer in units:
             numbers = replacements[layer.name].numbers
-            reference = references[layer.name][jnp.minimum(numbers, layer.size - 1)]
-            for path, sums in units_room.outgoing_sums(layer, numbers, leaves, old):
-                share = jnp.where((numbers < layer.size)[:, None], reference[:, None] * sums, 0.0)
-                new[path] = current(path) + share.sum(0)
+            shares = units_room.weighted_outgoing_sums(layer, references[layer.name], numbers, leaves, old)
+            for path, share in shares:
+                new[path] = current(path) + share
     for layer in units:
-        replacement = replacements[layer.name]
-        for axis, draws in zip(layer.incoming, replacement.draws, strict=True):
-            shape = leaves[axis.path].shape
-            target = units_room.spread_slices(axis, draws, replacement.slots, shape)
-            overwrite(axis.path, units_room.spread_mask(axis, replacement.mask, shape), target)
+        for axis, draws in zip(layer.incoming, replacements[layer.name].draws, strict=True):
+            overwrite(axis, replacements[layer.name], draws)
     for layer in units:
-        mask = replacements[layer.name].mask
         for axis, value in layer.own:
-            overwrite(axis.path, units_room.spread_mask(axis, mask, leaves[axis.path].shape), value)
+            overwrite(axis, replacements[layer.name], value)
     for layer in units:
-        mask = replacements[layer.name].mask
         for axis in layer.outgoing:
-            overwrite(axis.path, units_room.spread_mask(axis, mask, leaves[axis.path].shape), 0.0)
+            overwrite(axis, replacements[layer.name], 0.0)
     return units_room.replace_leaves(updates, new)
 
 
@@ -214,15 +207,14 @@ def reset_collection(
     """
     variables, fresh = units_room.leaves_by_path(collection), units_room.leaves_by_path(initial)
     if variables.keys() != fresh.keys():
-        raise ValueError(
-            f"collection and initial differ: {sorted(map(str, variables.keys() ^ fresh.keys()))} are in one of them only"
-        )
+        differing = sorted(map(str, variables.keys() ^ fresh.keys()))
+        raise ValueError(f"collection and initial must hold the same variables; in one of them only: {differing}")
     new: dict[Path, Array] = {}
     for layer in units:
         modules = {_within_collection(axis.path[:-1]) for axis, _ in layer.own}
         for path, value in variables.items():
             if _within_collection(path[:-1]) in modules and value.ndim and value.shape[-1] == layer.size:
-                new[path] = jnp.where(replaced[layer.name], fresh[path], new.get(path, value))
+                new[path] = jnp.where(replaced[layer.name], fresh[path], new[path] if path in new else value)
     if not new:
         raise ValueError(
             f"no variable of the collection stands beside an own parameter of a layer; its paths are {list(variables)}"

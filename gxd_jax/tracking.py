@@ -44,27 +44,20 @@ def init_statistics(size: int) -> Statistics:
 
 
 def advance_reference(
-    statistics: Statistics,
-    features: Float[Array, "B *P U"],
-    finite: Bool[Array, ""],
-    decay: float,
-    axis_name: str | None,
+    statistics: Statistics, means: Float[Array, " U"], finite: Bool[Array, ""], decay: float
 ) -> Statistics:
     """Ages every unit and lets the batch enter the reference (SEMANTICS 2 and 3; arXiv 2306.13812, mean correction).
 
     Args:
         statistics: Statistics before this update.
-        features: The batch's unit outputs.
+        means: Mean output of each unit over the batch (and its positions).
         finite: Whether the batch may enter the averages; ages advance in any case.
         decay: Decay of the averages.
-        axis_name: Mapped axis over which the batch is sharded, or None.
     """
-    mean = batch_mean(features.mean(tuple(range(features.ndim - 1))), axis_name)
-    age = statistics.age + (statistics.age < _LARGEST_AGE)
     return statistics._replace(
-        age=age,
+        age=statistics.age + (statistics.age < _LARGEST_AGE),
         weight=_average(statistics.weight, 1.0, finite, decay),
-        reference=_average(statistics.reference, mean, finite, decay),
+        reference=_average(statistics.reference, means, finite, decay),
     )
 
 
@@ -85,6 +78,11 @@ def restart(statistics: Statistics, replaced: Bool[Array, " U"]) -> Statistics:
     return jax.tree.map(lambda value: jnp.where(replaced, jnp.zeros_like(value), value), statistics)
 
 
+def feature_means(features: Float[Array, "B *P U"], axis_name: str | None) -> Float[Array, " U"]:
+    """Mean output of each unit over the batch, its positions and its shards."""
+    return batch_mean(features.mean(tuple(range(features.ndim - 1))), axis_name)
+
+
 def batch_mean(value: Array, axis_name: str | None) -> Array:
     """Averages a batch statistic over the shards of the batch."""
     return value if axis_name is None else jax.lax.pmean(value, axis_name)
@@ -95,12 +93,19 @@ def mature(statistics: Statistics, maturity_threshold: Array | float) -> Bool[Ar
     return statistics.age > maturity_threshold
 
 
-def all_finite(features: Array, sensitivities: Array | None, axis_name: str | None) -> Bool[Array, ""]:
-    """Whether every feature and sensitivity is finite, on every shard of the batch."""
-    finite = jnp.isfinite(features)
+def all_finite(means: Float[Array, " U"], sensitivities: Array | None, axis_name: str | None) -> Bool[Array, ""]:
+    """Whether every feature and sensitivity of the batch is finite, on every shard.
+
+    A sum is finite only if all its terms are, and costs less than looking at each of them.
+
+    Args:
+        means: Mean features of the batch.
+        sensitivities: Sensitivities, or None where the utility reads none.
+        axis_name: Mapped axis over which the batch is sharded, or None.
+    """
+    finite = jnp.isfinite(means).all()
     if sensitivities is not None:
-        finite &= jnp.isfinite(sensitivities)
-    finite = finite.all()
+        finite &= jnp.isfinite(sensitivities.sum())
     return finite if axis_name is None else jax.lax.pmin(finite.astype(jnp.int32), axis_name) > 0
 
 

@@ -169,9 +169,10 @@ def continual_backprop(
         for layer, utility_key, count_key in zip(units, utility_keys, count_keys, strict=True):
             old = state.layers[layer.name]
             record = _record(layer, observation, stepped, utility_key, reads_sensitivities(score))
-            finite.append(tracking.all_finite(record.features, record.sensitivities, axis_name))
+            means = tracking.feature_means(record.features, axis_name)
+            finite.append(tracking.all_finite(means, record.sensitivities, axis_name))
             aged = tracking.restart(old.statistics, old.replaced)
-            aged = tracking.advance_reference(aged, record.features, finite[-1], decay, axis_name)
+            aged = tracking.advance_reference(aged, means, finite[-1], decay)
             references[layer.name] = tracking.corrected(aged.reference, aged.weight)
             utilities = score_units(score, record._replace(reference=references[layer.name]), layer)
             utilities = tracking.batch_mean(utilities, axis_name)
@@ -208,19 +209,21 @@ def continual_backprop(
         most = {layer.name: selection.most_owed(replacement_rate, layer.size) for layer in units}
         stds = {layer.name: state.layers[layer.name].initial_std for layer in units}
 
-        def work(data, step, stds, candidates):
-            _, _, draw_keys = _step_keys(wrap(data), step, len(units))
-            replacements = {}
-            for layer, draw_key in zip(units, draw_keys, strict=True):
-                name, initializer = layer.name, initializers[layer.name]
-                chosen = candidates[name]
-                numbers = selection.lowest(chosen.utility, chosen.eligible, chosen.count, most[name])
-                draws = drawing.draw_incoming(layer, shapes[name], initializer, stds[name], numbers, draw_key)
-                replacements[name] = reset.replacement_of(numbers, draws, layer.size)
-            return replacements
-
         def skip(*_):
             return {layer.name: reset.no_replacement(layer, shapes[layer.name], most[layer.name]) for layer in units}
+
+        def work(data, step, stds, candidates):
+            _, _, draw_keys = _step_keys(wrap(data), step, len(units))
+            replacements = skip()
+            for layer, draw_key in zip(units, draw_keys, strict=True):
+                name, chosen = layer.name, candidates[layer.name]
+                if most[name]:  # a rate of 0 replaces nobody
+                    numbers = selection.lowest(chosen.utility, chosen.eligible, chosen.count, most[name])
+                    draws = drawing.draw_incoming(
+                        layer, shapes[name], initializers[name], stds[name], numbers, draw_key
+                    )
+                    replacements[name] = reset.replacement_of(numbers, draws, layer.size)
+            return replacements
 
         owed = jnp.stack([candidates[layer.name].count for layer in units])
         return run_if((owed > 0).any(), work, skip, state.key, state.count, stds, candidates)

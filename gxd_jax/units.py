@@ -20,9 +20,11 @@ import numpy as np
 from gxd_jax.types import Params
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Int
+    from jaxtyping import Array, Bool, Float, Int, Shaped
 
 Path = tuple[str | int, ...]
+
+_FEW = 4
 
 
 class ParamAxis(NamedTuple):
@@ -381,79 +383,118 @@ def slices_shape(param_axis: ParamAxis, shape: tuple[int, ...], count: int) -> t
     return (*shape[:axis], count * positions, *shape[axis + 1 :])
 
 
-def spread_mask(param_axis: ParamAxis, mask: Bool[Array, " U"], shape: tuple[int, ...]) -> Array:
-    """Turns a mask over units into one that broadcasts against a parameter of this shape."""
-    axis = param_axis.axis % len(shape)
-    if param_axis.index is not None:
-        unit, _ = _owners(param_axis.index, shape[axis])
-        mask = jnp.where(unit >= 0, mask[np.maximum(unit, 0)], False)
-    return mask.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-
-
-def spread_slices(param_axis: ParamAxis, slices: Array, slots: Int[Array, " U"], shape: tuple[int, ...]) -> Array:
-    """Lays the slices of k units out so that they broadcast against the kernel.
+def entries_of(param_axis: ParamAxis, mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns which entries of a parameter belong to some units, as a NumPy mask that broadcasts against it.
 
     Args:
-        param_axis: The kernel's axis that holds the units.
-        slices: Of shape `slices_shape(param_axis, shape, k)`.
-        slots: For each unit the number (below k) of its slice; any number for units that have none.
-        shape: Shape of the kernel.
+        param_axis: The parameter's axis that holds the units.
+        mask: The units, bool [U].
+        shape: Shape of the parameter.
+    """
+    axis = param_axis.axis % len(shape)
+    entries = np.zeros(shape[axis], bool)
+    entries[_index(param_axis, mask.size)[mask].ravel()] = True
+    return entries.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+
+
+def take_slices(param_axis: ParamAxis, leaf: Array, size: int, numbers: Int[Array, " k"]) -> Array:
+    """Returns the slices of k units, of shape `slices_shape(param_axis, leaf.shape, k)`; any for nobody's."""
+    positions = _positions(param_axis, jnp.minimum(numbers, size - 1))
+    return jnp.take(leaf, positions.ravel(), axis=param_axis.axis)
+
+
+def place_slices(param_axis: ParamAxis, leaf: Array, size: int, numbers: Int[Array, " k"], slices: Array) -> Array:
+    """Returns the leaf with the slices of k units written into it."""
+    axis = param_axis.axis % leaf.ndim
+    positions = jnp.where((numbers < size)[:, None], _positions(param_axis, numbers), leaf.shape[axis])
+    return leaf.at[(slice(None),) * axis + (positions.ravel(),)].set(slices, mode="drop")
+
+
+def is_compact(param_axis: ParamAxis, count: int) -> bool:
+    """Whether the entries of at most `count` units are handled as slices, and not as an array like the whole kernel.
+
+    A few slices are spread over a kernel inside the loop that applies its update, for next to nothing; many would need
+    a lookup at every entry.
+    """
+    return param_axis.index is None and count <= _FEW
+
+
+def spread_mask(param_axis: ParamAxis, mask: Bool[Array, " U"], shape: tuple[int, ...]) -> Array:
+    """Turns a mask over units into one that broadcasts against a parameter of this shape."""
+    return _spread(param_axis, mask, shape, False)
+
+
+def spread_slices(param_axis: ParamAxis, slices: Array, numbers: Int[Array, " k"], shape: tuple[int, ...]) -> Array:
+    """Spreads the slices of a few units (see `is_compact`) so that they broadcast against the kernel.
 
     Returns:
         An array in which every unit's entries hold its slice; entries of other units are arbitrary.
     """
     axis = param_axis.axis % len(shape)
-    if slices.shape[axis] == 1:
-        return slices
-    if param_axis.index is None:
-        return jnp.take(slices, slots, axis=axis)
-    unit, rank = _owners(param_axis.index, shape[axis])
-    positions = np.shape(param_axis.index)[1]
-    return jnp.take(slices, slots[np.maximum(unit, 0)] * positions + rank, axis=axis)
+    spread = jax.lax.slice_in_dim(slices, 0, 1, axis=axis)
+    unit = jnp.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    for place in range(1, numbers.shape[0]):
+        spread = jnp.where(unit == numbers[place], jax.lax.slice_in_dim(slices, place, place + 1, axis=axis), spread)
+    return spread
 
 
-def take_slices(param_axis: ParamAxis, leaf: Array, size: int, numbers: Int[Array, " k"]) -> Array:
-    """Returns the slices of k units, of shape `slices_shape(param_axis, leaf.shape, k)`."""
-    return jnp.take(leaf, _positions(param_axis, size, numbers).ravel(), axis=param_axis.axis)
-
-
-def outgoing_sums(
-    layer: UnitLayer, numbers: Int[Array, " k"], *trees: dict[Path, Array]
-) -> list[tuple[Path, Float[Array, "k K"]]]:
-    """Sums the outgoing slices of k units over everything but the consumer's outputs.
+def weighted_outgoing_sums(
+    layer: UnitLayer, weights: Float[Array, " U"], numbers: Int[Array, " k"], *trees: dict[Path, Array]
+) -> list[tuple[Path, Float[Array, " K"]]]:
+    """Sums weight x outgoing entry over the given units, by the outputs of each consumer with a bias.
 
     Args:
         layer: The unit layer.
-        numbers: The k units' numbers; for U the result is arbitrary.
-        *trees: Leaves whose slices are added up (parameters and updates), so that only k slices are read of each.
+        weights: A weight for each unit.
+        numbers: The units' numbers; few are looked up, for many the whole kernel is read.
+        *trees: Leaves that are added up first (parameters and updates).
 
     Returns:
-        For each consumer with a bias, the bias's path and the sums [k, K] by the consumer's outputs.
+        For each consumer with a bias, the bias's path and the sums [K].
     """
+    given = jnp.zeros(layer.size, bool).at[numbers].set(True, mode="drop")
     sums = []
     for param_axis, bias in zip(layer.outgoing, layer.outgoing_bias, strict=True):
         if bias is None:
             continue
-        ndim = trees[0][param_axis.path].ndim
-        bias_path, out_axis = _bias_axis(param_axis, bias, ndim)
-        axis = param_axis.axis % ndim
-        slices = sum(_float32(take_slices(param_axis, tree[param_axis.path], layer.size, numbers)) for tree in trees)
-        slices = jnp.moveaxis(slices, (axis, out_axis), (0, -1))
-        sums.append((bias_path, slices.reshape(numbers.shape[0], -1, slices.shape[-1]).sum(1)))
+        kernels = [tree[param_axis.path] for tree in trees]
+        shape = kernels[0].shape
+        bias_path, out_axis = _bias_axis(param_axis, bias, len(shape))
+        if numbers.shape[0] <= _FEW:
+            kernels = [take_slices(param_axis, kernel, layer.size, numbers) for kernel in kernels]
+            axis, positions = param_axis.axis % len(shape), kernels[0].shape[param_axis.axis] // numbers.shape[0]
+            of_entry = jnp.repeat(jnp.minimum(numbers, layer.size - 1), positions)
+            by_axis = [-1 if i == axis else 1 for i in range(len(shape))]
+            weight = weights[of_entry].reshape(by_axis)
+            counts = jnp.repeat(numbers < layer.size, positions).reshape(by_axis)
+        else:
+            weight = _spread(param_axis, weights, shape, 0.0)
+            counts = spread_mask(param_axis, given, shape)
+        entries = jnp.where(counts, weight * sum(_float32(kernel) for kernel in kernels), 0.0)
+        sums.append((bias_path, entries.sum([i for i in range(len(shape)) if i != out_axis])))
     return sums
 
 
-def _positions(param_axis: ParamAxis, size: int, numbers: Int[Array, " k"]) -> Int[Array, "k P"]:
-    numbers = jnp.minimum(numbers, size - 1)
-    return numbers[:, None] if param_axis.index is None else jnp.asarray(param_axis.index)[numbers]
+def _positions(param_axis: ParamAxis, numbers: Int[Array, " k"]) -> Int[Array, "k P"]:
+    if param_axis.index is None:
+        return numbers[:, None]
+    return jnp.take(jnp.asarray(param_axis.index), numbers, axis=0, mode="clip")
 
 
-def _owners(index: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each position along an axis: its unit (-1: nobody's) and its rank among the unit's positions."""
-    unit, rank = np.full(length, -1), np.zeros(length, int)
-    rows, columns = np.indices(np.shape(index))
-    unit[index], rank[index] = rows, columns
-    return unit, rank
+def _spread(param_axis: ParamAxis, values: Shaped[Array, " U"], shape: tuple[int, ...], fill: Any) -> Array:
+    """Lays values of units out along the parameter's axis; `fill` at positions of nobody."""
+    axis = param_axis.axis % len(shape)
+    if param_axis.index is not None:
+        unit = _owners(param_axis.index, shape[axis])
+        values = jnp.where(unit >= 0, values[np.maximum(unit, 0)], fill)
+    return values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+
+
+def _owners(index: np.ndarray, length: int) -> np.ndarray:
+    """Returns the unit of each position along an axis, -1 for nobody's."""
+    unit = np.full(length, -1)
+    unit[index] = np.arange(len(index))[:, None]
+    return unit
 
 
 def _entries_per_unit(param_axis: ParamAxis, shape: tuple[int, ...]) -> int:

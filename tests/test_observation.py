@@ -128,13 +128,13 @@ def test_a_unit_with_two_flax_consumers_answers_for_both():
     def loss(outputs, y):
         return jnp.mean((outputs["policy"] - y[:, :2]) ** 2) + jnp.mean((outputs["value"] - y[:, 2:]) ** 2)
 
-    _, _, observation = gxd.observe(apply, loss, [trunk], readout="loss")(params, x, y)
+    _, _, observation = jax.jit(gxd.observe(apply, loss, [trunk], readout="loss"))(params, x, y)
     outputs = apply(params, x)
     policy = 2 / 2 * (outputs["policy"] - y[:, :2]) @ params["policy"]["kernel"].T
     value = 2 * (outputs["value"] - y[:, 2:]) @ params["value"]["kernel"].T
     np.testing.assert_allclose(observation.sensitivities["trunk"], policy + value, rtol=1e-4, atol=1e-6)
 
-    _, _, exact = gxd.observe(apply, loss, [trunk], readout="logits_exact")(params, x, y)
+    _, _, exact = jax.jit(gxd.observe(apply, loss, [trunk], readout="logits_exact"))(params, x, y)
     kernels = np.concatenate([params["policy"]["kernel"], params["value"]["kernel"]], axis=1)
     np.testing.assert_allclose(
         np.linalg.norm(exact.sensitivities["trunk"], axis=0),

@@ -152,7 +152,7 @@ def test_apply_updates_heals_replaced_units_that_are_not_finite():
     broken["l1"]["bias"] = broken["l1"]["bias"].at[0].set(jnp.nan)
     tx = replace_lowest(units, replacement_rate=0.34, kernel_init=HALF)
     observation = gxd.Observation({"l1": jnp.array([[3.0, 1.0, 2.0]])})
-    updates, state = tx.update(zeros_like(broken), tx.init(params), broken, observation=observation)
+    updates, state = jax.jit(tx.update)(zeros_like(broken), tx.init(params), broken, observation=observation)
     healed = gxd.apply_updates(broken, updates, state, units)
     np.testing.assert_allclose(healed["l1"]["kernel"][:, 1], 0.5, rtol=1e-6)
     assert np.isnan(healed["l1"]["bias"][0])  # not a replaced unit's
@@ -288,7 +288,9 @@ def test_an_initializer_that_depends_on_a_unit_s_place_is_drawn_whole(kernel_ini
     _, after, info = update_once(tx, params, l1=np.array([[9.0, 1.0, 8.0, 2.0, 7.0, 3.0]], np.float32))
     replaced = np.flatnonzero(info.replaced["l1"])
     assert replaced.tolist() == ([1, 3, 5] if number == 3 else [0, 1, 2, 3, 4, 5])
-    np.testing.assert_allclose(np.array(after["l1"]["kernel"])[:, replaced], [10.0 * replaced] * 8, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        np.array(after["l1"]["kernel"])[:, replaced], [10.0 * replaced] * 8, rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("number", [1, 80])
@@ -299,7 +301,7 @@ def test_the_default_spread_is_that_of_the_initial_kernel(number):
     state = tx.init(params)
     grown = jax.tree.map(lambda leaf: 5 * leaf, params)
     observation = gxd.Observation({"l1": jnp.arange(80.0)[None]})
-    updates, _ = tx.update(zeros_like(grown), state, grown, observation=observation)
+    updates, _ = jax.jit(tx.update)(zeros_like(grown), state, grown, observation=observation)
     draws = np.array(optax.apply_updates(grown, updates)["l1"]["kernel"])[:, :number]
     # 400 or more normal numbers: their standard deviation is known to 3.5 %.
     np.testing.assert_allclose(draws.std(), initial_std, rtol=0.1)

@@ -61,7 +61,7 @@ CASES = [
     Case("gxd", "logits", "sgd", "tanh"),
     Case("gxd", "loss", "adam", "tanh"),
 ]
-VMAPPED_CASES = [CASES[2], CASES[7], CASES[8]]
+VMAPPED_CASES = [CASES[2], CASES[8]]
 
 
 class Trace(NamedTuple):

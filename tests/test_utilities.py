@@ -130,11 +130,13 @@ def test_gxd_of_units_before_the_linear_output_is_the_cost_of_really_resetting_t
     params = dense_params([6, 5, 4, 3], seed=5)
     units = dense_units(params)
     x, y = batches(1, 16, 6, 3, seed=5)
-    observe = gxd.observe(mlp(jnp.tanh), squared_loss, units, readout="logits_exact")
+    observe = jax.jit(gxd.observe(mlp(jnp.tanh), squared_loss, units, readout="logits_exact"))
     _, _, observation = observe(params, x[0], y[0])
     # One update from scratch: the reference is this batch's mean and the utility is this batch's.
     tx = gxd.continual_backprop(units, utility="gxd", replacement_rate=0.0, decay=0.9)
-    _, state = tx.update(jax.tree.map(jnp.zeros_like, params), tx.init(params), params, observation=observation)
+    _, state = jax.jit(tx.update)(
+        jax.tree.map(jnp.zeros_like, params), tx.init(params), params, observation=observation
+    )
 
     layers = numpy_layers(params)
     features, outputs = network.forward(layers, x[0], "tanh")
