@@ -383,20 +383,6 @@ def slices_shape(param_axis: ParamAxis, shape: tuple[int, ...], count: int) -> t
     return (*shape[:axis], count * positions, *shape[axis + 1 :])
 
 
-def entries_of(param_axis: ParamAxis, mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns which entries of a parameter belong to some units, as a NumPy mask that broadcasts against it.
-
-    Args:
-        param_axis: The parameter's axis that holds the units.
-        mask: The units, bool [U].
-        shape: Shape of the parameter.
-    """
-    axis = param_axis.axis % len(shape)
-    entries = np.zeros(shape[axis], bool)
-    entries[_index(param_axis, mask.size)[mask].ravel()] = True
-    return entries.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-
-
 def take_slices(param_axis: ParamAxis, leaf: Array, size: int, numbers: Int[Array, " k"]) -> Array:
     """Returns the slices of k units, of shape `slices_shape(param_axis, leaf.shape, k)`; any for nobody's."""
     positions = _positions(param_axis, jnp.minimum(numbers, size - 1))
