@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from pathlib import Path
 
 import matplotlib as mpl
@@ -19,6 +20,8 @@ import matplotlib.pyplot as plt  # after the choice of Agg, which needs no displ
 _COLUMNS = 3
 _PANEL_INCHES = (4.6, 3.4)
 _SHADE = 0.2
+_COLOURS = ("C0", "C1", "C2", "C3", "C4", "C5", "C9", "black", "C8", "C6")
+"""Matplotlib's own, with black for its grey."""
 
 
 def save_curves(experiment: Experiment, table: pd.DataFrame, out: Path) -> None:
@@ -36,7 +39,7 @@ def save_curves(experiment: Experiment, table: pd.DataFrame, out: Path) -> None:
     rows = -(-len(panels) // columns)
     size = (_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
-    colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(table["method"]))}
+    colours = dict(zip(dict.fromkeys(table["method"]), itertools.cycle(_COLOURS), strict=False))
     for ax, (title, panel) in zip(axes.flat, panels.items(), strict=False):
         for method, runs in panel.groupby("method", sort=False):
             best = _best(experiment, runs)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from gxd_jax import reset, tracking
-from gxd_jax.transform import ContinualBackpropState, ResettingTransformation
+from gxd_jax.transform import ContinualBackpropState, ResettingTransformation, report_wiring
 from gxd_jax.types import ResetInfo
 from gxd_jax.units import UnitLayer
 
@@ -47,7 +47,7 @@ def chain(*members: optax.GradientTransformation) -> optax.GradientTransformatio
     def init(params):
         return tuple(member.init(params) for member in chained)
 
-    def update(updates, state, params=None, **extra_args):
+    def update(updates, state, params=None, *, wiring=None, **extra_args):
         if len(state) != len(chained):
             raise ValueError(
                 f"the state has {len(state)} members, the chain {len(chained)}: call this chain's init first"
@@ -55,14 +55,16 @@ def chain(*members: optax.GradientTransformation) -> optax.GradientTransformatio
         states: list[Any] = []
         resets = False
         for member, old_state in zip(chained, state, strict=True):
-            wiring: dict[str, UnitLayer] = {}  # filled by a resetting member, however it is wrapped
+            found: dict[str, UnitLayer] = {}  # filled by a resetting member, however it is wrapped
             before = updates
-            updates, new_state = member.update(updates, old_state, params, **extra_args, wiring=wiring)
-            if wiring:
-                states = _clear(chained, states, wiring, _masks(old_state, new_state), params, updates)
+            updates, new_state = member.update(updates, old_state, params, **extra_args, wiring=found)
+            if found:
+                states = _clear(chained, states, found, _masks(old_state, new_state), params, updates)
             elif resets and not _same_leaves(before, updates):
                 raise ValueError(_AFTER_RESET)
-            resets = resets or bool(wiring)
+            resets = resets or bool(found)
+            if wiring is not None:
+                report_wiring(wiring, list(found.values()))
             states.append(new_state)
         return updates, tuple(states)
 
@@ -88,7 +90,8 @@ def reset_info(opt_state: Any) -> ResetInfo:
     names = [name for state in states for name in state.layers]
     if len(set(names)) < len(names):
         raise ValueError(
-            f"several resetting members have layers of the same name: {sorted(names)}; give them names of their own"
+            f"several resetting members have layers of the same name, of {sorted(names)}: rename them, "
+            "layer._replace(name=..., feature=layer.feature or layer.name)"
         )
     layers = {name: layer for state in states for name, layer in state.layers.items()}
     thresholds = {name: state.maturity_threshold for state in states for name in state.layers}

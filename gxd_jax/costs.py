@@ -90,6 +90,8 @@ def reset_cost(
     costs = {}
     for (name, numbers), layer_key in zip(sets.items(), jax.random.split(as_key(key), len(sets)), strict=True):
         numbers = jnp.asarray(numbers, jnp.int32)
+        if numbers.ndim != 2:
+            raise ValueError(f"sets of layer {name!r} must be unit numbers [S, k], got shape {numbers.shape}")
         keys = jax.random.split(layer_key, numbers.shape[0])
         layer = by_name[name]
         costs[name] = jax.lax.map(lambda args, layer=layer: cost_of(layer, *args), (numbers, keys), batch_size=chunk)

@@ -159,7 +159,7 @@ def describe(units: Sequence[UnitLayer]) -> str:
             [f"{_shown(axis)} = {value:g}" for axis, value in layer.own],
             [_shown(axis) for axis in layer.outgoing],
             [_shown_bias(bias) for bias in layer.outgoing_bias],
-            [_shown_feature(layer, layer.name in untapped)],
+            _shown_features(layer, layer.name in untapped),
             ["?" if coupled is None else "by a norm" if layer.name in coupled else "no"],
         ]
         height = max(map(len, cells))
@@ -181,12 +181,12 @@ def _shown_bias(bias: Path | ParamAxis | None) -> str:
     return "none" if bias is None else _joined(bias.path if isinstance(bias, ParamAxis) else bias)
 
 
-def _shown_feature(layer: UnitLayer, must_tap: bool) -> str:
+def _shown_features(layer: UnitLayer, must_tap: bool) -> list[str]:
     if must_tap:
-        return f"needs gxd_jax.tap({layer.feature!r}, ...)"
+        return [f"needs gxd_jax.tap({layer.feature!r}, ...)"]
     if layer.feature is not None:
-        return f"tap {layer.feature!r}"
-    return f"input of {_joined(observation.consumer_sites(layer)[0])}"
+        return [f"tap {layer.feature!r}"]
+    return [f"input of {_joined(site)}" for site in observation.consumer_sites(layer)]
 
 
 def _joined(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -86,7 +86,9 @@ def draw_incoming(
 def no_draws(layer: UnitLayer, shapes: Sequence[tuple[int, ...]], count: int) -> tuple[Array, ...]:
     """Returns what `draw_incoming` gives for `count` units, as zeros."""
     return tuple(
-        jnp.zeros(units_room.slices_shape(axis, shape, count) if units_room.is_compact(axis, count) else shape)
+        jnp.zeros(
+            units_room.slices_shape(axis, shape, count) if units_room.is_compact(axis, count) else shape, jnp.float32
+        )
         for axis, shape in zip(layer.incoming, shapes, strict=True)
     )
 
@@ -105,7 +107,8 @@ def _draw_slices(
     if initializer is None:
         return std * jax.random.normal(key, slices_shape, jnp.float32)
     probe_shape = units_room.slices_shape(axis, shape, max(1, min(3, size - 1)))
-    scale = _scale_of_slices(initializer, shape, slices_shape, probe_shape)
+    measure = _cached_scale_of_slices if isinstance(initializer, Hashable) else _scale_of_slices
+    scale = measure(initializer, shape, slices_shape, probe_shape)
     if scale is None:
         return units_room.take_slices(axis, initializer(key, shape, jnp.float32), size, numbers)
     return scale * initializer(key, slices_shape, jnp.float32)
@@ -132,7 +135,6 @@ def _draw_in_place(
     return jax.lax.fori_loop(0, needed, draw_block, jnp.zeros(shape, jnp.float32))
 
 
-@functools.lru_cache(maxsize=256)
 def _scale_of_slices(
     initializer: Initializer, shape: tuple[int, ...], slices_shape: tuple[int, ...], probe_shape: tuple[int, ...]
 ) -> float | None:
@@ -148,6 +150,9 @@ def _scale_of_slices(
         if _factor(initializer, key, probe_shape, whole) is None:
             return None
         return _factor(initializer, key, slices_shape, whole)
+
+
+_cached_scale_of_slices = functools.lru_cache(maxsize=256)(_scale_of_slices)
 
 
 def _factor(initializer: Initializer, key: PRNGKeyArray, shape: tuple[int, ...], whole: np.ndarray) -> float | None:

@@ -2,6 +2,12 @@
 
 Features are captured where the outgoing weights read them: by `tap`, or at the input of Flax linen's consumer modules.
 At each captured site a zero is added; its derivative is the sensitivity.
+
+Where several consumers read the very same value, it is captured once, and its sensitivity is that of all of them.
+Where they read different ones (a stream at several depths, behind several norms, a map and its mean), all are
+captured, side by side like the positions of a map. The reference is then one mean over all of them, and the
+compensation moves every consumer to it: a utility still speaks of the change that a reset makes, but the mean input of a consumer
+whose own mean differs is kept approximately only.
 """
 
 from __future__ import annotations
@@ -34,26 +40,37 @@ CONSUMERS = (nn.Dense, nn.DenseGeneral, nn.Conv, nn.ConvLocal, nn.ConvTranspose)
 
 
 class Recorder:
-    """Collects what passes the sites of one run of a model, and adds the zeros."""
+    """Collects what passes the sites of one run of a model, and adds the zeros.
+
+    Attributes:
+        captured: What passed each site.
+        same: For each site the first one that the very same value passed: the one whose zero is added.
+    """
 
     def __init__(self, taps: set[str], consumers: set[Path], zeros: dict[Site, Array] | None):
         self.taps = taps
         self.consumers = consumers
         self.zeros = zeros
         self.captured: dict[Site, Array] = {}
+        self.same: dict[Site, Site] = {}
         self.trace = current_trace()
 
     def record(self, site: Site, values: Array) -> Array:
         """Notes what passes a site, and adds the zero."""
         if site in self.captured:
-            raise ValueError(f"site {site!r} was passed twice in one run of the model: every site needs its own name")
+            raise ValueError(
+                f"site {site!r} was passed twice in one run of the model (a module called twice, or two networks with "
+                "the same module names): every site needs its own name"
+            )
         if current_trace() != self.trace:
             raise ValueError(
                 f"site {site!r} lies inside an inner transformation (jit, scan, remat, vmap) of the model, from which "
-                "its values cannot be taken out: tap the values outside of it, or pass the function without it"
+                "its values cannot be taken out: pass the function without jit, write the model for a batch instead of "
+                "mapping it over examples, or tap the values outside"
             )
         self.captured[site] = values
-        return values if self.zeros is None else values + self.zeros[site]
+        self.same[site] = next(first for first, value in self.captured.items() if value is values)
+        return values if self.zeros is None else values + self.zeros[self.same[site]]
 
     def intercept(self, call: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext) -> Any:
         """Records the inputs of Flax modules that are sites."""
@@ -145,26 +162,30 @@ def observe(
 
     def observed(params, inputs, targets, *, key: KeyLike | None = None):
         units_room.validate_units(units, params)
+        _check_floating(params)
         key = None if key is None else as_key(key)
+        same: dict[Site, Site] = {}
 
         def run(params, zeros):
             with recording(units, zeros) as recorder:
                 outputs = apply(params, inputs)
-            outputs, aux = outputs if has_aux else (outputs, None)
+            same.update(recorder.same)
+            outputs, aux = _split_aux(outputs) if has_aux else (outputs, None)
             return outputs, (recorder.captured, aux)
 
         sites = jax.eval_shape(lambda params: run(params, None)[1][0], params)
-        zeros = {site: jnp.zeros(values.shape, values.dtype) for site, values in sites.items()}
+        _check_real(sites)
+        zeros = {site: jnp.zeros(sites[site].shape, sites[site].dtype) for site in dict.fromkeys(same.values())}
         outputs, pullback, (captured, aux) = jax.vjp(run, params, zeros, has_aux=True)
-        loss_value, loss_cotangent = jax.value_and_grad(loss)(outputs, targets)
+        loss_value, loss_cotangent = jax.value_and_grad(_scalar(loss))(outputs, targets)
         gradients, loss_gradients = pullback(loss_cotangent)
-        read = functools.partial(features_by_layer, units, units_room.leaves_by_path(params), sites)
+        read = functools.partial(features_by_layer, units, units_room.leaves_by_path(params), sites, same)
         features = read(captured)
         batch_size = _batch_size(outputs, features)
         sensitivities = None
         if sense is not None:
             batch = Linearisation(outputs, targets, loss_gradients, lambda c: pullback(c)[1], batch_size, key)
-            sensitivities = read(sense(batch), add=True)
+            sensitivities = read(sense(batch))
         first = (loss_value, aux) if has_aux else loss_value
         return first, gradients, Observation(features, sensitivities, readout_name)
 
@@ -191,7 +212,8 @@ def capture(
     units_room.validate_units(units, params)
     with recording(units, None) as recorder:
         outputs = apply(params, inputs)
-    features = features_by_layer(units, units_room.leaves_by_path(params), recorder.captured, recorder.captured)
+    leaves, captured = units_room.leaves_by_path(params), recorder.captured
+    features = features_by_layer(units, leaves, captured, recorder.same, captured)
     _batch_size(outputs, features)
     return outputs, features
 
@@ -229,39 +251,62 @@ def features_by_layer(
     units: Sequence[UnitLayer],
     leaves: dict[Path, Any],
     sites: Mapping[Site, Any],
-    values: dict[Site, Array],
-    add: bool = False,
+    same: Mapping[Site, Site],
+    values: Mapping[Site, Array],
 ) -> dict[str, Array]:
-    """Brings values captured at sites to [..., B, ..., U] by layer; with `add`, summed over a layer's consumers."""
+    """Brings values captured at sites to [..., B, ..., U] by layer.
+
+    Args:
+        units: The unit layers.
+        leaves: The parameters.
+        sites: What passed each site, or its shape.
+        same: For each site the first one that the very same value passed; `values` are looked up there.
+        values: Values shaped as those at the sites, or with a leading axis more.
+
+    Raises:
+        ValueError: If a site was not passed, or holds something of another width, or the consumers of a layer read
+            values with different batch axes.
+    """
     result = {}
     for layer in units:
         tap_name = layer.feature or layer.name
         if tap_name in sites:
             width = sites[tap_name].shape[-1] if sites[tap_name].ndim else 0
             if width == layer.size:
-                result[layer.name] = values[tap_name]
+                result[layer.name] = values[same.get(tap_name, tap_name)]
                 continue
             parts = [(tap_name, layer.outgoing[0])]
         else:
             parts = list(zip(consumer_sites(layer), layer.outgoing, strict=True))
-        views = []
+        views: dict[Site, Array] = {}
+        batch_axis = 0
         for site, axis in parts:
             _check_site(layer, site, axis, leaves, sites)
-            views.append(units_room.features_of(values[site], axis, layer.size))
-        if len({view.shape for view in views}) > 1:
-            raise ValueError(
-                f"layer {layer.name!r}: its consumers read features of different shapes {[v.shape for v in views]}: "
-                "pass the features through gxd_jax.tap before they part"
-            )
-        result[layer.name] = sum(views[1:], start=views[0]) if add else views[0]
+            first = same.get(site, site)
+            views[first] = units_room.features_of(values[first], axis, layer.size)
+            batch_axis = values[first].ndim - len(sites[first].shape)
+        result[layer.name] = _side_by_side(layer, list(views.values()), batch_axis)
     return result
+
+
+def _side_by_side(layer: UnitLayer, views: Sequence[Array], batch_axis: int) -> Array:
+    """Joins what the consumers of a layer read, [..., B, ..., U] each, along the positions."""
+    if len(views) == 1:
+        return views[0]
+    if len({view.shape[: batch_axis + 1] for view in views}) > 1:
+        raise ValueError(
+            f"layer {layer.name!r}: its consumers read features with different batch axes, of shapes "
+            f"{[view.shape for view in views]}: pass the features through gxd_jax.tap before they part"
+        )
+    return jnp.concatenate([view.reshape(*view.shape[: batch_axis + 1], -1, layer.size) for view in views], -2)
 
 
 def _check_site(layer: UnitLayer, site: Site, axis: units_room.ParamAxis, leaves: dict, sites: Mapping) -> None:
     if site not in sites:
         wanted = f"tap {layer.feature!r}" if layer.feature else f"tap {layer.name!r} and Flax module {site}"
         raise ValueError(
-            f"layer {layer.name!r} has no features: the model passed no {wanted}. Put gxd_jax.tap into the model; a "
+            f"layer {layer.name!r} has no features: the model passed no {wanted}. Put gxd_jax.tap into the model, "
+            "also where Flax networks are applied to parts of params (modules have their path inside apply); a "
             "function that was jitted and traced before skips its taps, so pass it without jit"
         )
     shape, width = sites[site].shape, leaves[axis.path].shape[axis.axis]
@@ -284,6 +329,38 @@ def _batch_size(outputs: Any, features: dict[str, Array]) -> int:
                 f"which is {size} for {shapes[0][0]}; give a single example as x[None]"
             )
     return size
+
+
+def _check_floating(params: Params) -> None:
+    for path, leaf in units_room.leaves_by_path(params).items():
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            raise TypeError(f"the parameter {path} is {jnp.result_type(leaf)}: keep what has no gradient out of params")
+
+
+def _check_real(sites: Mapping[Site, jax.ShapeDtypeStruct]) -> None:
+    for site, values in sites.items():
+        if not jnp.issubdtype(values.dtype, jnp.floating):
+            raise TypeError(f"the features at {site!r} are {values.dtype}: cast them to float, they need a gradient")
+
+
+def _split_aux(result: Any) -> tuple[Any, Any]:
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(f"with has_aux=True apply must return (outputs, aux), it returned a {type(result).__name__}")
+    return result
+
+
+def _scalar(loss: Callable) -> Callable:
+    """Lets a loss fail with a message of ours where it is not one number."""
+
+    def checked(outputs: Any, targets: Any) -> Array:
+        value = loss(outputs, targets)
+        if jnp.shape(value) != ():
+            raise ValueError(
+                f"loss must return one number, the mean over the batch; it returned shape {jnp.shape(value)}"
+            )
+        return value
+
+    return checked
 
 
 def current_trace() -> Any:

@@ -6,6 +6,7 @@ stay where they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -166,8 +167,14 @@ def check_clearable(state: Any, params: Params, units: Sequence[UnitLayer]) -> N
     """
     shapes = {path: leaf.shape for path, leaf in units_room.leaves_by_path(params).items()}
     touched = {axis.path for layer in units for axis in (*layer.incoming, *(a for a, _ in layer.own), *layer.outgoing)}
+    total = sum(math.prod(shape) for shape in shapes.values())
     for path, leaf in units_room.leaves_by_path(state).items():
         parameter = _longest_suffix(path, shapes)
+        if parameter is None and jnp.size(leaf) == total > 1:
+            raise ValueError(
+                f"the optimizer keeps {path} of shape {jnp.shape(leaf)} for all parameters at once (optax.flatten): it "
+                "cannot be cleared for single units"
+            )
         if parameter in touched and jnp.size(leaf) > 1 and jnp.shape(leaf) != shapes[parameter]:
             raise ValueError(
                 f"the optimizer keeps {path} of shape {jnp.shape(leaf)} for the parameter {parameter} of shape "

@@ -20,38 +20,30 @@ _FINITE_MAX = jnp.finfo(jnp.float32).max
 
 
 class Rate(NamedTuple):
-    """A replacement rate as an exact fraction: whole + sum_i groups[i] / base^(i + 1).
+    """A replacement rate as an exact decimal: whole + sum_i groups[i] / 10_000^(i + 1).
 
-    What is owed is counted in the same integers, so that a rate of 1e-3 with 100 units pays on update 10 and not on 11,
-    after 10^8 updates too; adding floats drifts. A rate p / q whose numbers fit 32 bits is one group of base q, any
-    other four groups of four decimal digits.
+    What is owed is counted in the same groups of four decimal digits, so that a rate of 1e-3 with 100 units pays on
+    update 10 and not on 11, after 10^8 updates too; adding floats drifts. Groups of 0 at the end are left out.
     """
 
     whole: Any
     groups: tuple[Any, ...]
-    base: int
 
 
-def as_rate(rate: Any, largest: int) -> Rate:
-    """Turns a replacement rate into an exact fraction.
+def as_rate(rate: Any) -> Rate:
+    """Turns a replacement rate in [0, 1] into an exact decimal.
 
     A number is taken as the decimal that the user wrote, to 16 decimals. A JAX array (traced or not, as from
-    `optax.inject_hyperparams`) is rounded to the digits that its dtype carries, 6 for float32, which gives that decimal
+    `optax.inject_hyperparams`) is rounded to the digits that its dtype carries, at most 6, which gives that decimal
     back.
-
-    Args:
-        rate: Replacement rate in [0, 1].
-        largest: Size of the largest layer.
     """
     if isinstance(rate, jax.Array):
-        whole, groups = _decimal_groups(rate)
-        return Rate(whole, groups, _BASE)
-    fraction = Fraction(str(rate))
-    if fraction.denominator + fraction.numerator * largest < 2**32:
-        return Rate(0, (fraction.numerator,), fraction.denominator)
-    scaled = round(fraction * _BASE**LIMBS)
+        return Rate(*_decimal_groups(rate))
+    scaled = round(Fraction(str(rate)) * _BASE**LIMBS)
     groups = [scaled // _BASE ** (LIMBS - 1 - i) % _BASE for i in range(LIMBS)]
-    return Rate(scaled // _BASE**LIMBS, tuple(groups), _BASE)
+    while groups and groups[-1] == 0:
+        groups.pop()
+    return Rate(scaled // _BASE**LIMBS, tuple(groups))
 
 
 def _decimal_groups(rate: Array) -> tuple[Array, tuple[Array, ...]]:
@@ -88,7 +80,7 @@ def owe(
     """Adds rate x eligible units to what is owed and takes the whole part out (SEMANTICS 5; [N], Algorithm 1).
 
     Args:
-        debt: Fraction of a unit carried over from earlier updates, as integers of the rate's base.
+        debt: Fraction of a unit carried over from earlier updates, in groups of four decimal digits.
         rate: From `as_rate`.
         eligible: Which units may be replaced.
 
@@ -99,7 +91,7 @@ def owe(
     rest, carry = list(debt), jnp.uint32(0)
     for i in reversed(range(len(rate.groups))):
         total = debt[i] + count * rate.groups[i] + carry
-        carry, rest[i] = total // rate.base, total % rate.base
+        carry, rest[i] = total // _BASE, total % _BASE
     return (carry + rate.whole * count).astype(jnp.int32), tuple(rest)
 
 
@@ -111,8 +103,8 @@ def owe_by_chance(
     Returns:
         Number of units owed now, at most those eligible, int32; and the debt as it was, none.
     """
-    count, rest = owe(debt, rate, eligible)
-    fraction = sum(part / float(rate.base) ** (i + 1) for i, part in enumerate(rest))
+    count, rest = owe(no_debt(), rate, eligible)
+    fraction = sum(part / float(_BASE) ** (i + 1) for i, part in enumerate(rest))
     return count + jax.random.bernoulli(key, fraction).astype(jnp.int32), debt
 
 

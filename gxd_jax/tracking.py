@@ -64,7 +64,12 @@ def advance_reference(
 def advance_utility(
     statistics: Statistics, utility: Float[Array, " U"], finite: Bool[Array, ""], decay: float
 ) -> Statistics:
-    """Lets this step's utility enter its average (SEMANTICS 4)."""
+    """Lets this step's utility enter its average (SEMANTICS 4).
+
+    An infinite or undefined utility counts as the largest number, so that it protects the unit now and not for ever.
+    """
+    largest = jnp.finfo(jnp.float32).max
+    utility = jnp.nan_to_num(utility, nan=largest, posinf=largest, neginf=-largest)
     return statistics._replace(utility=_average(statistics.utility, utility, finite, decay))
 
 
@@ -115,4 +120,5 @@ def count_skipped(skipped: Int[Array, ""], finite: list[Bool[Array, ""]]) -> Int
 
 
 def _average(average: Float[Array, " U"], value: Array | float, finite: Bool[Array, ""], decay: float) -> Array:
-    return jnp.where(finite, decay * average + (1 - decay) * value, average)
+    keep = jnp.asarray(decay, jnp.float32)
+    return jnp.where(finite, keep * average + (1 - keep) * value, average)

@@ -91,11 +91,13 @@ def continual_backprop(
     Args:
         units: The unit layers, from `sequential_units` or written by hand.
         utility: A name of `gxd_jax.utilities.UTILITIES` or a function from a `UnitRecord` to scores [U].
-        replacement_rate: Share of the eligible units of a layer that is replaced at each update, in [0, 1].
+        replacement_rate: Share of the eligible units of a layer that is replaced at each update, in [0, 1], exact to 16
+            decimals.
         maturity_threshold: A unit is eligible when it has seen more updates than this.
         decay: Decay of the running averages, in [0, 1).
         kernel_init: Initializer (key, shape, dtype) -> array of the fresh incoming weights, or a dict of them by layer.
-            None: normal, zero mean, with the standard deviation that the kernel had when the state was created.
+            None: normal, zero mean, with the standard deviation that the kernel had when the state was created; pass an
+            initializer for kernels that start constant, whose standard deviation is 0.
         compensate: Whether the biases of the consumers take up the mean output of replaced units.
         accumulate: True: fractions of a unit are carried, so that the counts are exact. False: they are rounded by
             chance and nothing is carried.
@@ -124,6 +126,11 @@ def continual_backprop(
     _check_number("replacement_rate", replacement_rate, "[0, 1]", lambda value: 0 <= value <= 1)
     _check_number("decay", decay, "[0, 1)", lambda value: 0 <= value < 1)
     _check_number("maturity_threshold", maturity_threshold, "[0, inf)", lambda value: 0 <= value < float("inf"))
+    for name, flag in (("compensate", compensate), ("accumulate", accumulate)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} must be True or False, got {flag!r}")
+    if not isinstance(maturity_threshold, Tracer):
+        maturity_threshold = min(maturity_threshold, np.iinfo(np.int32).max)
     for layer in units:
         if layer.size > selection.LARGEST_LAYER:
             raise ValueError(
@@ -160,9 +167,9 @@ def continual_backprop(
             )
         observation = check_observation(observation, units)
         if wiring is not None:
-            wiring.update({layer.name: layer for layer in units})
+            report_wiring(wiring, units)
         stepped = units_room.leaves_by_path(optax.apply_updates(params, updates))
-        rate = selection.as_rate(replacement_rate, max(layer.size for layer in units))
+        rate = selection.as_rate(replacement_rate)
         utility_keys, count_keys, _ = _step_keys(wrap(state.key), state.count, len(units))
 
         statistics, references, debts, candidates, finite = {}, {}, {}, {}, []
@@ -229,6 +236,16 @@ def continual_backprop(
         return run_if((owed > 0).any(), work, skip, state.key, state.count, stds, candidates)
 
     return ResettingTransformation(init, update)
+
+
+def report_wiring(wiring: dict[str, UnitLayer], units: Sequence[UnitLayer]) -> None:
+    """Tells a surrounding chain which units may be replaced; raises a ValueError where a name is used twice."""
+    for layer in units:
+        if wiring.setdefault(layer.name, layer) is not layer:
+            raise ValueError(
+                f"several resetting members have a layer named {layer.name!r}: rename it, "
+                "layer._replace(name=..., feature=layer.feature or layer.name)"
+            )
 
 
 class _Candidates(NamedTuple):
@@ -300,7 +317,7 @@ def _record(
         features=jnp.asarray(observation.features[layer.name], jnp.float32),
         sensitivities=None if sensitivities is None else jnp.asarray(sensitivities[layer.name], jnp.float32),
         readout=observation.readout,
-        reference=jnp.zeros(layer.size),
+        reference=jnp.zeros(layer.size, jnp.float32),
         incoming_magnitude=units_room.incoming_magnitude(layer, stepped),
         outgoing_magnitude=units_room.outgoing_magnitude(layer, stepped),
         key=key,

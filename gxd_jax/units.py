@@ -70,7 +70,14 @@ class UnitLayer(NamedTuple):
 
 
 def plain_path(key_path: Sequence[Any]) -> Path:
-    """Turns a JAX key path (of dicts, sequences, attributes) into a tuple of names and positions."""
+    """Turns a JAX key path (of dicts, sequences, attributes) into a tuple of names and positions.
+
+    The attribute in which a Flax nnx variable keeps its array is left out: `nnx.Optimizer` gives `init` the variables
+    and `update` their arrays, and both have the same paths.
+    """
+    *_, last = key_path or (None,)
+    if len(key_path) > 1 and isinstance(last, jax.tree_util.GetAttrKey) and last.name in ("value", "raw_value"):
+        key_path = key_path[:-1]
     return tuple(_plain_key(entry) for entry in key_path)
 
 
@@ -116,7 +123,7 @@ def flatten_index(positions: int, units: int, order: str = "NHWC") -> np.ndarray
     raise ValueError(f"unknown order {order!r}: allowed are 'NHWC' and 'NCHW'")
 
 
-def sequential_units(params: Params, layers: Sequence[str | Path], *, order: str = "NHWC") -> list[UnitLayer]:
+def sequential_units(params: Params, layers: Sequence[str | int | Path], *, order: str = "NHWC") -> list[UnitLayer]:
     """Builds the unit layers of a plain stack of dense or convolutional layers.
 
     Every layer but the last, which is the network's output, becomes a `UnitLayer` with the layer's own name. A layer is
@@ -152,7 +159,7 @@ def sequential_units(params: Params, layers: Sequence[str | Path], *, order: str
         raise ValueError(f"layers must name at least a hidden layer and the output layer, got {list(layers)!r}")
     leaves = leaves_by_path(params)
     stack = [_find_layer(leaves, layer) for layer in layers]
-    names = [layer if isinstance(layer, str) else "/".join(map(str, layer)) for layer in layers]
+    names = [str(layer) if isinstance(layer, (str, int)) else "/".join(map(str, layer)) for layer in layers]
     if len({kernel for kernel, _ in stack}) < len(stack):
         raise ValueError(f"layers must differ, got {list(layers)!r}")
     units = []
@@ -175,9 +182,9 @@ def sequential_units(params: Params, layers: Sequence[str | Path], *, order: str
     return units
 
 
-def _find_layer(leaves: dict[Path, Any], layer: str | Path) -> tuple[Path, Path | None]:
+def _find_layer(leaves: dict[Path, Any], layer: str | int | Path) -> tuple[Path, Path | None]:
     """Returns the paths of a layer's kernel and bias."""
-    path = (layer,) if isinstance(layer, str) else tuple(layer)
+    path = (layer,) if isinstance(layer, (str, int)) else tuple(layer)
     for prefix in (path, ("params", *path)):
         inside = {p: leaf for p, leaf in leaves.items() if p[: len(prefix)] == prefix}
         if inside:
@@ -209,7 +216,8 @@ def _join(kernel: Path, shape: tuple, next_kernel: Path, next_shape: tuple, orde
     if not flattened:
         raise ValueError(
             f"{kernel} {shape} gives {size} units but {next_kernel} {next_shape} reads {inputs} inputs: kernels must "
-            "be [..., in, out] and stand in the order of the data"
+            "be [..., in, out] and stand in the order of the data (Flax numbers modules as they are created: in "
+            "Dense(3)(Dense(4)(x)) the output layer is Dense_0)"
         )
     return flatten_index(inputs // size, size, order)
 
@@ -253,6 +261,7 @@ def check_unit_list(units: Sequence[UnitLayer]) -> None:
     for layer in units:
         if not isinstance(layer, UnitLayer):
             raise TypeError(f"units must be a list of UnitLayer, it holds a {type(layer).__name__}")
+        _check_form(layer)
         if not layer.incoming or not layer.outgoing:
             missing = "outgoing" if layer.incoming else "incoming"
             raise ValueError(
@@ -261,13 +270,31 @@ def check_unit_list(units: Sequence[UnitLayer]) -> None:
         if len(layer.outgoing_bias) != len(layer.outgoing):
             raise ValueError(
                 f"layer {layer.name!r}: outgoing_bias must have one entry (a path or None) for each of the "
-                f"{len(layer.outgoing)} outgoing kernels, it has {len(layer.outgoing_bias)}"
+                f'{len(layer.outgoing)} outgoing kernels, such as (("output", "bias"),); it is {layer.outgoing_bias}'
             )
     names = [layer.name for layer in units]
     if not names:
         raise ValueError("units must hold at least one layer")
     if len(set(names)) < len(names):
         raise ValueError(f"the names of unit layers must differ, got {names}")
+
+
+def _check_form(layer: UnitLayer) -> None:
+    """Checks that the fields of a layer written by hand have the right form."""
+    own = [pair[0] if isinstance(pair, tuple) and len(pair) == 2 else pair for pair in layer.own]
+    for role, axes in (("incoming", layer.incoming), ("own", own), ("outgoing", layer.outgoing)):
+        wanted = "(ParamAxis, reset value) pairs" if role == "own" else "ParamAxis"
+        for axis in [axes] if isinstance(axes, ParamAxis) else axes:
+            form = (
+                isinstance(axis, ParamAxis)
+                and isinstance(axis.path, tuple)
+                and isinstance(axis.axis, (int, np.integer))
+            )
+            if axes is axis or not form or (role == "own" and any(pair is axis for pair in layer.own)):
+                raise TypeError(
+                    f"layer {layer.name!r}: {role} must be a tuple of {wanted}, each with a tuple as path and an int "
+                    f"as axis; got {getattr(layer, role)!r}"
+                )
 
 
 def _check_axis(where: str, size: int, param_axis: ParamAxis, leaves: dict[Path, Any]) -> tuple[int, np.ndarray]:
@@ -436,7 +463,7 @@ def weighted_outgoing_sums(
         *trees: Leaves that are added up first (parameters and updates).
 
     Returns:
-        For each consumer with a bias, the bias's path and the sums [K].
+        For each consumer with a bias, the bias's path and the sums [K]; entries that are not finite are left out.
     """
     given = jnp.zeros(layer.size, bool).at[numbers].set(True, mode="drop")
     sums = []
@@ -456,7 +483,8 @@ def weighted_outgoing_sums(
         else:
             weight = _spread(param_axis, weights, shape, 0.0)
             counts = spread_mask(param_axis, given, shape)
-        entries = jnp.where(counts, weight * sum(_float32(kernel) for kernel in kernels), 0.0)
+        entries = weight * sum(_float32(kernel) for kernel in kernels)
+        entries = jnp.where(counts & jnp.isfinite(entries), entries, 0.0)
         sums.append((bias_path, entries.sum([i for i in range(len(shape)) if i != out_axis])))
     return sums
 

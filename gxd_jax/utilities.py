@@ -38,7 +38,10 @@ def mean_corrected_contribution(record: UnitRecord) -> Float[Array, " U"]:
 
 def adaptable_contribution(record: UnitRecord) -> Float[Array, " U"]:
     """`mean_corrected_contribution` over mean abs(w_in): [A], [M]."""
-    return mean_corrected_contribution(record) / record.incoming_magnitude
+    contribution = mean_corrected_contribution(record)
+    return jnp.where(
+        contribution == 0, 0.0, contribution / record.incoming_magnitude
+    )  # 0 also without incoming weights
 
 
 def weight(record: UnitRecord) -> Float[Array, " U"]:
@@ -107,7 +110,7 @@ UTILITIES: dict[str, Utility] = {
 }
 
 # Utilities that read no sensitivities: their pullback is never computed, and a bad one does not stop the averages.
-_WITHOUT_SENSITIVITIES = frozenset(UTILITIES.values()) - {gradient, gxd}
+_WITHOUT_SENSITIVITIES = tuple(utility for utility in UTILITIES.values() if utility not in (gradient, gxd))
 
 # How a change of the readout, [B, U] or [K, B, U], becomes a size [B, U]; the absolute value where nothing is said.
 _SIZES: dict[str | None, Callable] = {
@@ -134,7 +137,7 @@ def resolve_utility(utility: str | Utility) -> Utility:
 
 def reads_sensitivities(utility: Utility) -> bool:
     """Whether a utility may read sensitivities; a user's function may."""
-    return utility not in _WITHOUT_SENSITIVITIES
+    return all(utility is not known for known in _WITHOUT_SENSITIVITIES)
 
 
 def _sensitivities(utility: str, record: UnitRecord) -> Array:

@@ -56,7 +56,7 @@ class Model:
 
         self.sites = jax.eval_shape(run, leaves, {})[1]
         zeros: dict[Any, Any] = {site: np.zeros(values.shape) for site, values in self.sites.items()}
-        observation.features_by_layer(units, leaves, self.sites, zeros)
+        observation.features_by_layer(units, leaves, self.sites, {}, zeros)
         self._run_watched = jax.jit(run)
 
     def watched(self, leaves: Leaves, factors: dict[Any, np.ndarray]) -> tuple[np.ndarray, dict[Any, Any]]:
@@ -70,7 +70,7 @@ class Model:
     def features(self, leaves: Leaves, layer: UnitLayer) -> np.ndarray:
         """Returns the features of a layer [B, ..., U]."""
         _, captured = self.watched(leaves, {})
-        return np.asarray(observation.features_by_layer([layer], leaves, self.sites, captured)[layer.name])
+        return np.asarray(observation.features_by_layer([layer], leaves, self.sites, {}, captured)[layer.name])
 
     def factors(self, layer: UnitLayer, mask: Bool[np.ndarray, " U"], factor: float) -> dict[Any, np.ndarray]:
         """Returns for every site of a layer the factors that multiply the features of some units."""

@@ -64,7 +64,6 @@ def name_groups(groups: Sequence[Group], classes: UnitClasses) -> list[str]:
 def _producer(group: Group, classes: UnitClasses) -> Path:
     fed = next((place for place in classes.reader.fed if place in group.tables), next(iter(group.tables)))
     path = list(classes.program.parameters)[fed[0]]
-    path = path[:-1] if len(path) > 1 and path[-1] in ("value", "raw_value") else path  # Flax nnx variables
     return path[1:] if path[:1] == ("params",) and len(path) > 1 else path
 
 
@@ -155,8 +154,8 @@ def _is_feature(
 
 
 def _captured_by_modules(layer: UnitLayer, readings: Sequence[Reading], classes: UnitClasses) -> bool:
-    """Whether the inputs of the consumers' Flax modules are what their kernels read, in one common shape."""
-    shapes = set()
+    """Whether the inputs of the consumers' Flax modules are what their kernels read, with one common batch axis."""
+    batch_sizes = set()
     paths = list(classes.program.parameters)
     for site, axis in zip(observation.consumer_sites(layer), layer.outgoing, strict=True):
         value = classes.sites.get(site)
@@ -165,9 +164,8 @@ def _captured_by_modules(layer: UnitLayer, readings: Sequence[Reading], classes:
             return False
         if not _reads_in_order(classes.reader.labels.roots(value.axes[-1]), axis, classes):
             return False
-        positions = 1 if axis.index is None else np.shape(axis.index)[1]
-        shapes.add((*value.shape[:-1], *([positions] if positions > 1 else [])))
-    return len(shapes) == 1
+        batch_sizes.add(value.shape[0])
+    return len(batch_sizes) == 1
 
 
 def _reads_in_order(roots: np.ndarray, param_axis: ParamAxis, classes: UnitClasses) -> bool:
