@@ -2,7 +2,14 @@
 
 import importlib.util
 
-EXTRAS = ("matplotlib", "pandas", "rich", "tyro")
+EXTRAS = {
+    "matplotlib": "matplotlib",
+    "orbax.checkpoint": "orbax-checkpoint",
+    "pandas": "pandas",
+    "rich": "rich",
+    "tyro": "tyro",
+}
+"""Module -> package."""
 
 
 def require_extras() -> None:
@@ -11,6 +18,13 @@ def require_extras() -> None:
     Raises:
         SystemExit: If one is missing, with the command that installs it.
     """
-    missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
+    missing = [package for module, package in EXTRAS.items() if not _is_there(module)]
     if missing:
         raise SystemExit(f'error: the benchmarks need {", ".join(missing)}: pip install "gxd_jax[experiments]"')
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent is missing
+        return False

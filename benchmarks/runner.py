@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pandas as pd
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -50,18 +52,20 @@ def run_experiment(
     folder.open_folder(out, experiment.config, resume=resume)
     curves = []
     for number, run in enumerate(experiment.runs):
-        finished = out / "runs" / f"{run.name}.csv"
+        finished, checkpoint = out / "runs" / f"{run.name}.csv", out / "runs" / f"{run.name}.checkpoint"
         if not finished.exists():
-            checkpoint = out / "runs" / f"{run.name}.checkpoint"
-            measures = _run(experiment, run, checkpoint, lambda chunks, r=run, n=number: on_chunk(r, n, chunks))
+            with checkpoints.open_manager(checkpoint) as manager:
+                measures = _run(experiment, run, manager, lambda chunks, r=run, n=number: on_chunk(r, n, chunks))
             folder.write_file(finished, tables.curves(experiment, run, measures).to_csv(index=False))
-            checkpoint.unlink(missing_ok=True)
+        shutil.rmtree(checkpoint, ignore_errors=True)
         on_chunk(run, number, len(experiment.ends))
         curves.append(tables.read_curves(finished, experiment))
     return pd.concat(curves, ignore_index=True)
 
 
-def _run(experiment: Experiment, run: Run, checkpoint: Path, on_chunk: Callable[[int], None]) -> dict[str, np.ndarray]:
+def _run(
+    experiment: Experiment, run: Run, manager: ocp.CheckpointManager, on_chunk: Callable[[int], None]
+) -> dict[str, np.ndarray]:
     """Runs one run to its end and returns its measures [S, chunks]."""
     mesh = jax.make_mesh((len(experiment.devices),), ("seeds",), devices=experiment.devices)
     sharding = NamedSharding(mesh, _SEEDS)
@@ -69,9 +73,8 @@ def _run(experiment: Experiment, run: Run, checkpoint: Path, on_chunk: Callable[
     carry = jax.jit(_over_seeds(run.start, mesh, None))(seeds)
     measures: dict[str, np.ndarray] = {}
     config = {**experiment.config, "run": dict(run.labels)}
-    if checkpoint.exists():
-        carry, measures = checkpoints.load(checkpoint, config, carry)
-        carry = jax.device_put(carry, sharding)
+    if manager.latest_step() is not None:
+        carry, measures = checkpoints.load(manager, config, carry)
     done = min((values.shape[1] for values in measures.values()), default=0)
     on_chunk(done)
     chunk = compile_chunk(run, carry, mesh, experiment.group)
@@ -80,7 +83,7 @@ def _run(experiment: Experiment, run: Run, checkpoint: Path, on_chunk: Callable[
         for name, values in new.items():
             earlier = [measures[name]] if name in measures else []
             measures[name] = np.concatenate([*earlier, np.asarray(values)[:, None]], axis=1)
-        checkpoints.save(checkpoint, config, carry, measures)
+        checkpoints.save(manager, config, carry, measures)
         on_chunk(finished)
     return measures
 

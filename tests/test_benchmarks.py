@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -293,14 +294,16 @@ def interrupted(tmp_path):
 
 def test_damaged_checkpoint_is_refused(tmp_path):
     experiment, checkpoint = interrupted(tmp_path)
-    good = checkpoint.read_bytes()
-    flipped = bytearray(good)
-    flipped[len(good) // 2] ^= 1
-    for bad in (b"", good[:20], good[:-1], bytes(flipped)):
-        checkpoint.write_bytes(bad)
-        with pytest.raises(folder.RefusedError, match=re.escape(str(checkpoint))):
-            runner.run_experiment(experiment, tmp_path, resume=True)
-    checkpoint.write_bytes(good)
+    for name in ("_CHECKPOINT_METADATA", "default/_METADATA", "default/manifest.ocdbt", "default/d/*"):
+        (file,) = checkpoint.glob(f"*/{name}")
+        good = file.read_bytes()
+        flipped = bytearray(good)
+        flipped[len(good) // 2] ^= 128
+        for bad in (b"", good[: len(good) // 2], bytes(flipped)):
+            file.write_bytes(bad)
+            with pytest.raises(folder.RefusedError, match=f"{re.escape(str(checkpoint))} is damaged"):
+                runner.run_experiment(experiment, tmp_path, resume=True)
+        file.write_bytes(good)
     runner.run_experiment(experiment, tmp_path, resume=True)
 
 
@@ -311,22 +314,41 @@ def test_foreign_checkpoint_is_refused(tmp_path):
     with pytest.raises(StopError):
         runner.run_experiment(other, others, on_chunk=stop_after(3))
     (theirs,) = (others / "runs").glob("*.checkpoint")
-    checkpoint.write_bytes(theirs.read_bytes())
+    shutil.rmtree(checkpoint)
+    shutil.copytree(theirs, checkpoint)
     with pytest.raises(folder.RefusedError, match="another configuration"):
         runner.run_experiment(experiment, tmp_path / "mine", resume=True)
 
 
-def test_checkpoint_keeps_keys_and_dtypes(tmp_path):
-    carry = {"key": jax.random.key(3), "n": jnp.int32(4), "empty": jnp.zeros((0, 2)), "mask": jnp.array([True, False])}
-    checkpoints.save(tmp_path / "c", {"a": 1}, carry, {"error": np.ones((2, 3), np.float32)})
-    loaded, measures = checkpoints.load(tmp_path / "c", {"a": 1}, carry)
-    assert jax.random.bits(loaded["key"]) == jax.random.bits(carry["key"])
+def test_checkpoint_keeps_keys_dtypes_and_sharding(tmp_path):
+    mesh = jax.make_mesh((1,), ("seeds",))
+    sharding = jax.NamedSharding(mesh, jax.P("seeds"))
+    carry = {
+        "key": jax.device_put(jax.random.split(jax.random.key(3), 2), sharding),
+        "n": jnp.int32(4),
+        "empty": jnp.zeros((0, 2)),
+        "mask": jax.device_put(jnp.array([True, False]), sharding),
+    }
+    with checkpoints.open_manager(tmp_path / "c") as manager:
+        checkpoints.save(manager, {"a": 1}, carry, {"error": np.ones((2, 3), np.float32)})
+    with checkpoints.open_manager(tmp_path / "c") as manager:
+        loaded, measures = checkpoints.load(manager, {"a": 1}, carry)
+        for other in ({**carry, "n": jnp.float32(4)}, {**carry, "more": jnp.int32(4)}, {"n": carry["n"]}):
+            with pytest.raises(folder.RefusedError, match="another configuration"):
+                checkpoints.load(manager, {"a": 1}, other)
+        with pytest.raises(folder.RefusedError, match="another configuration"):
+            checkpoints.load(manager, {"a": 2}, carry)
+    for name, leaf in carry.items():
+        assert (loaded[name].dtype, loaded[name].sharding) == (leaf.dtype, leaf.sharding)
+    np.testing.assert_array_equal(jax.random.key_data(loaded["key"]), jax.random.key_data(carry["key"]))
     for name in ("n", "empty", "mask"):
         np.testing.assert_array_equal(loaded[name], carry[name])
-        assert loaded[name].dtype == carry[name].dtype
-    np.testing.assert_array_equal(measures["error"], np.ones((2, 3)))
-    with pytest.raises(folder.RefusedError, match="another configuration"):
-        checkpoints.load(tmp_path / "c", {"a": 1}, {**carry, "n": jnp.float32(4)})
+    np.testing.assert_array_equal(measures["error"], np.ones((2, 3), np.float32), strict=True)
+
+
+def test_only_the_latest_checkpoint_is_kept(tmp_path):
+    _, checkpoint = interrupted(tmp_path)
+    assert [entry.name for entry in checkpoint.iterdir()] == ["3"]
 
 
 # --- Tables --------------------------------------------------------------------------------------------------------
@@ -402,7 +424,7 @@ def test_killed_command_resumes_to_the_same_bits(tmp_path):
     process = command(parts)
     deadline = time.monotonic() + 120
     # It may be too quick to be caught in the act; what it left must be whole all the same.
-    while not list((parts / "runs").glob("*gxd*.checkpoint")) and process.poll() is None:
+    while not list((parts / "runs").glob("*gxd*.checkpoint/[0-9]")) and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
