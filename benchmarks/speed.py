@@ -2,6 +2,7 @@
 
 Each timing is one compiled scan over many steps with the state donated, on inputs and labels from a small pool on the
 device. The methods take turns, so that whatever else the machine does hits all of them; a ratio is taken within a turn.
+ResNet-18 takes seconds a step on a few cores, so that it is timed only where asked for (`--case resnet-18`).
 """
 
 from __future__ import annotations
@@ -22,25 +23,29 @@ from rich.console import Console
 from rich.table import Table
 
 import gxd_jax as gxd
-from benchmarks import learners, methods
+from benchmarks import learners, methods, resnet
 from benchmarks.folder import write_file
 
 _POOL = 64
 """Batches in the pool."""
 _STEP_SIZE = 0.01
+# Of ResNet-18, as in [N].
+_MOMENTUM = 0.9
+_WEIGHT_DECAY = 5e-4
 
 
 class Case(NamedTuple):
     """A network and how it is trained.
 
     Attributes:
-        sizes: Layer sizes, input and output included.
+        sizes: Layer sizes, input and output included; of ResNet-18 the shape of an image and the outputs.
         batch: Examples per step.
         seeds: Networks trained side by side.
         steps: Steps of one timing.
         replacement_rate: Replacement rate of the resetting methods.
         pytorch_us: Microseconds per step and run of the public PyTorch code of [N] with continual backprop, measured
             once on two cores.
+        convolutional: Whether the network is ResNet-18.
     """
 
     sizes: tuple[int, ...]
@@ -49,6 +54,7 @@ class Case(NamedTuple):
     steps: int
     replacement_rate: float
     pytorch_us: float | None = None
+    convolutional: bool = False
 
 
 CASES: dict[str, Case] = {
@@ -56,7 +62,9 @@ CASES: dict[str, Case] = {
     "784-100x3-10": Case((784, 100, 100, 100, 10), 1, 16, 400, 1e-4, pytorch_us=709),
     "784-256x2-10": Case((784, 256, 256, 10), 32, 8, 100, 1e-4),
     "784-2000x3-10": Case((784, 2000, 2000, 2000, 10), 1, 1, 50, 1e-4),
+    "resnet-18": Case((32, 32, 3, 100), 90, 1, 1, 1e-4, convolutional=True),
 }
+_QUICK = tuple(name for name, case in CASES.items() if not case.convolutional)
 _METHODS = ("backprop", "cbp_contribution", "gxd")
 _BASELINE = _METHODS[0]
 
@@ -65,12 +73,12 @@ _BASELINE = _METHODS[0]
 class Settings:
     """Speed: time of a step with continual backprop and GXD, as a multiple of the plain SGD step."""
 
-    case: tuple[Literal[tuple(CASES)], ...] = tuple(CASES)  # type: ignore[valid-type]
-    """Networks to time."""
+    case: tuple[Literal[tuple(CASES)], ...] = _QUICK  # type: ignore[valid-type]
+    """Networks to time; resnet-18 takes some minutes."""
     repeats: int = 7
     """Timings of each method; the median counts."""
     maturity_threshold: int = 100
-    """Updates before a unit may be replaced; all units are older when the timing begins."""
+    """Updates before a unit may be replaced; all units are older when the timing begins. 1 for resnet-18."""
     activation: Literal[tuple(learners.ACTIVATIONS)] = "relu"  # type: ignore[valid-type]
     """Activation of the networks."""
     out: Path | None = None
@@ -108,7 +116,8 @@ def time_case(name: str, case: Case, settings: Settings) -> list[dict[str, Any]]
     """
     programs = {method: compile_program(method, case, settings) for method in _METHODS}
     states = {method: program.state for method, program in programs.items()}
-    warm_up = 1 + math.ceil(settings.maturity_threshold / case.steps)
+    maturity_threshold = 1 if case.convolutional else settings.maturity_threshold
+    warm_up = 1 + math.ceil(maturity_threshold / case.steps)
     seconds: dict[str, list[float]] = {method: [] for method in _METHODS}
     losses = {}
     for turn in range(warm_up + settings.repeats):
@@ -136,13 +145,18 @@ def time_case(name: str, case: Case, settings: Settings) -> list[dict[str, Any]]
 
 def compile_program(name: str, case: Case, settings: Settings) -> Program:
     """Builds a method's states for all seeds and compiles its steps."""
-    method = methods.METHODS[name]
-    hyperparameters = methods.Hyperparameters(maturity_threshold=settings.maturity_threshold)
-    setting = {"replacement_rate": case.replacement_rate}
+    start, learn = (resnet_learner if case.convolutional else dense_learner)(methods.METHODS[name], case, settings)
+    state = jax.jit(jax.vmap(start))(jnp.arange(case.seeds)) if case.seeds > 1 else jax.jit(start)(0)
+    begin = time.perf_counter()
+    compiled = jax.jit(jax.vmap(learn) if case.seeds > 1 else learn, donate_argnums=0).lower(state).compile()
+    return Program(compiled, state, time.perf_counter() - begin)
+
+
+def dense_learner(method: methods.Method, case: Case, settings: Settings) -> tuple[Callable, Callable]:
+    """Returns the functions that start a dense network from a seed and train it for the steps of one timing."""
     loss, targets = (learners.squared_error, _numbers) if case.sizes[-1] == 1 else (cross_entropy, _labels)
     apply = learners.make_apply(case.sizes, settings.activation)
     observe, units = learners.make_observe(apply, loss, case.sizes, readout=method.readout)
-    optimizer = optax.sgd(_STEP_SIZE)
     input_key, target_key = jax.random.split(jax.random.key(0))
     inputs = jax.random.normal(input_key, (_POOL, case.batch, case.sizes[0]))
     pool = (inputs, targets(target_key, (_POOL, case.batch), case.sizes[-1]))
@@ -151,7 +165,7 @@ def compile_program(name: str, case: Case, settings: Settings) -> Program:
         return place + 1, jax.tree.map(lambda values: values[place % _POOL], pool)
 
     def transform(key: jax.Array | int) -> optax.GradientTransformation:
-        return method.build(methods.Ingredients(optimizer, units, setting, hyperparameters, key))
+        return _build(method, optax.sgd(_STEP_SIZE), units, case, settings.maturity_threshold, key)
 
     def start(seed: jax.Array) -> gxd.training.TrainState:
         params_key, method_key, step_key = jax.random.split(jax.random.key(seed), 3)
@@ -164,10 +178,68 @@ def compile_program(name: str, case: Case, settings: Settings) -> Program:
         learner, _, losses = gxd.training.train_task(step, learner, sample, jnp.int32(0), case.steps)
         return learner, losses.mean()
 
-    state = jax.jit(jax.vmap(start))(jnp.arange(case.seeds))
-    begin = time.perf_counter()
-    compiled = jax.jit(jax.vmap(learn), donate_argnums=0).lower(state).compile()
-    return Program(compiled, state, time.perf_counter() - begin)
+    return start, learn
+
+
+class Images(NamedTuple):
+    """A run of ResNet-18: its training state, batch norm's statistics, and the one batch that it sees."""
+
+    training: gxd.training.TrainState
+    statistics: Any
+    batch: tuple[jax.Array, jax.Array]
+
+
+def resnet_learner(method: methods.Method, case: Case, settings: Settings) -> tuple[Callable, Callable]:
+    """Returns the functions that start ResNet-18 from a seed, on random images, and take one step.
+
+    The wiring is found, not written. Replaced units get their running statistics back.
+    """
+    del settings
+    *image, outputs = case.sizes
+    network = resnet.ResNet18(outputs)
+    images = jnp.zeros((2, *image))
+    fresh = jax.jit(lambda key: network.init(key, images, True))(jax.random.key(0))
+    optimizer = optax.chain(optax.add_decayed_weights(_WEIGHT_DECAY), optax.sgd(_STEP_SIZE, momentum=_MOMENTUM))
+
+    def apply(params: Any, images: jax.Array, statistics: Any) -> tuple[jax.Array, Any]:
+        variables = {"params": params, "batch_stats": statistics}
+        logits, changed = network.apply(variables, images, True, mutable="batch_stats")
+        return logits, changed["batch_stats"]
+
+    units = gxd.find_units(apply, fresh["params"], images, fresh["batch_stats"], outputs=lambda results: results[0])
+    tx = _build(method, optimizer, units, case, 1, 0)
+    observe = gxd.observe(
+        lambda params, inputs: apply(params, *inputs), cross_entropy, units, readout=method.readout, has_aux=True
+    )
+    step = gxd.training.make_train_step(observe, tx)
+
+    def start(seed: jax.Array) -> Images:
+        image_key, label_key, step_key = jax.random.split(jax.random.key(seed), 3)
+        batch = jax.random.normal(image_key, (case.batch, *image)), _labels(label_key, (case.batch,), outputs)
+        return Images(gxd.training.init(fresh["params"], tx, step_key), fresh["batch_stats"], batch)
+
+    def learn(run: Images) -> tuple[Images, jax.Array]:
+        images, labels = run.batch
+        training, (loss, statistics) = step(run.training, (images, run.statistics), labels)
+        if method.resets:
+            replaced = gxd.reset_info(training.opt_state).replaced
+            statistics = gxd.reset_collection(statistics, fresh["batch_stats"], units, replaced)
+        return Images(training, statistics, run.batch), loss
+
+    return start, learn
+
+
+def _build(
+    method: methods.Method,
+    optimizer: optax.GradientTransformation,
+    units: list[gxd.UnitLayer],
+    case: Case,
+    maturity_threshold: int,
+    key: jax.Array | int,
+) -> optax.GradientTransformation:
+    hyperparameters = methods.Hyperparameters(maturity_threshold=maturity_threshold)
+    setting = {"replacement_rate": case.replacement_rate}
+    return method.build(methods.Ingredients(optimizer, units, setting, hyperparameters, key))
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -179,7 +251,7 @@ def _numbers(key: jax.Array, shape: tuple[int, int], outputs: int) -> jax.Array:
     return jax.random.normal(key, (*shape, outputs))
 
 
-def _labels(key: jax.Array, shape: tuple[int, int], outputs: int) -> jax.Array:
+def _labels(key: jax.Array, shape: tuple[int, ...], outputs: int) -> jax.Array:
     return jax.random.randint(key, shape, 0, outputs)
 
 

@@ -450,6 +450,6 @@ def test_speed_of_a_tiny_case():
 
 
 def test_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr(extras, "EXTRAS", ("no_such_package",))
+    monkeypatch.setattr(extras, "EXTRAS", {"no_such_package": "no_such_package"})
     with pytest.raises(SystemExit, match=r'no_such_package: pip install "gxd_jax\[experiments\]"'):
         extras.require_extras()
