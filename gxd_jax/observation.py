@@ -3,11 +3,11 @@
 Features are captured where the outgoing weights read them: by `tap`, or at the input of Flax linen's consumer modules.
 At each captured site a zero is added; its derivative is the sensitivity.
 
-Where several consumers read the very same value, it is captured once, and its sensitivity is that of all of them.
-Where they read different ones (a stream at several depths, behind several norms, a map and its mean), all are
-captured, side by side like the positions of a map. The reference is then one mean over all of them, and the
-compensation moves every consumer to it: a utility still speaks of the change that a reset makes, but the mean input
-of a consumer whose own mean differs is kept approximately only.
+Where several consumers read the very same value, it is captured once, and its sensitivity is that of all of them. Where
+they read different ones (a stream at several depths, behind several norms, a map and its mean), all are captured, side
+by side like the positions of a map. The reference is then one mean over all of them, and the compensation moves every
+consumer to it: a utility still speaks of the change that a reset makes, but the mean input of a consumer whose own mean
+differs is kept approximately only.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ def plain_path(key_path: Sequence[Any]) -> Path:
     The attribute in which a Flax nnx variable keeps its array is left out: `nnx.Optimizer` gives `init` the variables
     and `update` their arrays, and both have the same paths.
     """
-    *_, last = key_path or (None,)
-    if len(key_path) > 1 and isinstance(last, jax.tree_util.GetAttrKey) and last.name in ("value", "raw_value"):
+    last = key_path[-1] if len(key_path) > 1 else None
+    if isinstance(last, jax.tree_util.GetAttrKey) and _plain_key(last) in ("value", "raw_value"):
         key_path = key_path[:-1]
     return tuple(_plain_key(entry) for entry in key_path)
 
