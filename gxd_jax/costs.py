@@ -81,8 +81,9 @@ def reset_cost(
     def cost_of(layer: UnitLayer, numbers: Int[Array, " k"], key: Array) -> Float[Array, ""]:
         shapes = [leaves[axis.path].shape for axis in layer.incoming]
         stds = units_room.incoming_std(layer, leaves)
-        draws = drawing.draw_incoming(layer, shapes, initializers[layer.name], stds, numbers, key)
-        replacements = {layer.name: reset.replacement_of(numbers, draws, layer.size)}
+        name = layer.name
+        draws = drawing.draw_incoming([layer], {name: shapes}, initializers, {name: stds}, {name: numbers}, key)
+        replacements = {name: reset.replacement_of(numbers, draws[name], layer.size)}
         updates = reset.reset_updates([layer], params, no_updates, replacements, references, compensate)
         after = apply(jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates), inputs)
         return measure(before, after).mean()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -47,40 +48,62 @@ def resolve_initializers(
 
 
 def draw_incoming(
-    layer: UnitLayer,
-    shapes: Sequence[tuple[int, ...]],
-    initializer: Initializer | None,
-    stds: Sequence[Float[Array, ""]],
-    numbers: Int[Array, " k"],
+    layers: Sequence[UnitLayer],
+    shapes: Mapping[str, Sequence[tuple[int, ...]]],
+    initializers: Mapping[str, Initializer | None],
+    stds: Mapping[str, Sequence[Float[Array, ""]]],
+    numbers: Mapping[str, Int[Array, " k"]],
     key: PRNGKeyArray,
-) -> tuple[Array, ...]:
-    """Draws fresh incoming weights of up to k units, one array for each incoming kernel.
+) -> dict[str, tuple[Array, ...]]:
+    """Draws fresh incoming weights of up to k units of each layer, one array for each incoming kernel.
 
     Only what is replaced is drawn. An initializer whose spread depends on the shape (fan-in, fan-out) still sees the
     whole kernel: its factor between slices and kernel is measured once, while tracing. One whose values cannot be drawn
     by slices (orthogonal) is drawn whole.
 
     Args:
-        layer: The unit layer.
-        shapes: Shapes of the incoming kernels.
-        initializer: Where the weights come from; None: a normal distribution with `stds`.
-        stds: Initial standard deviation of each incoming kernel.
-        numbers: The units' numbers, the places that hold U last.
-        key: Key of this layer and step.
+        layers: The unit layers.
+        shapes: Layer name -> shapes of the incoming kernels.
+        initializers: Layer name -> where the weights come from; None: a normal distribution with `stds`.
+        stds: Layer name -> initial standard deviation of each incoming kernel.
+        numbers: Layer name -> the units' numbers, the places that hold U last.
+        key: Key of this step.
 
     Returns:
-        float32 arrays: the slices of the k units where `units.is_compact` says so, else arrays like the kernels that
-        hold the slices at their places.
+        Layer name -> float32 arrays: the slices of the k units where `units.is_compact` says so, else arrays like the
+        kernels that hold the slices at their places.
     """
-    keys = jax.random.split(key, len(layer.incoming))
-    few = numbers.shape[0]
-    draws = []
-    for axis, shape, std, kernel_key in zip(layer.incoming, shapes, stds, keys, strict=True):
-        if units_room.is_compact(axis, few):
-            draws.append(_draw_slices(axis, shape, layer.size, initializer, std, numbers, kernel_key))
+    normal_key, kernels_key = jax.random.split(key)
+    kernels = [
+        (layer.name, layer.size, axis, shape, std)
+        for layer in layers
+        for axis, shape, std in zip(layer.incoming, shapes[layer.name], stds[layer.name], strict=True)
+    ]
+    keys = jax.random.split(kernels_key, len(kernels))
+    few = [units_room.is_compact(axis, numbers[name].shape[0]) for name, _, axis, _, _ in kernels]
+    normal = [compact and initializers[kernel[0]] is None for compact, kernel in zip(few, kernels, strict=True)]
+    # All normal slices come from one draw: a draw for each kernel would be most of what there is to compile.
+    slices_shapes = [
+        units_room.slices_shape(axis, shape, numbers[name].shape[0])
+        for (name, _, axis, shape, _), together in zip(kernels, normal, strict=True)
+        if together
+    ]
+    slices = iter(_draw_normals(slices_shapes, normal_key))
+    draws: dict[str, tuple[Array, ...]] = {layer.name: () for layer in layers}
+    for (name, size, axis, shape, std), compact, together, kernel_key in zip(kernels, few, normal, keys, strict=True):
+        if together:
+            drawn = std * next(slices)
         else:
-            draws.append(_draw_in_place(axis, shape, layer.size, initializer, std, numbers, kernel_key))
-    return tuple(draws)
+            draw = _draw_slices if compact else _draw_in_place
+            drawn = draw(axis, shape, size, initializers[name], std, numbers[name], kernel_key)
+        draws[name] += (drawn,)
+    return draws
+
+
+def _draw_normals(shapes: Sequence[tuple[int, ...]], key: PRNGKeyArray) -> list[Array]:
+    sizes = [math.prod(shape) for shape in shapes]
+    parts = jnp.split(jax.random.normal(key, (sum(sizes),), jnp.float32), np.cumsum(sizes)[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=False)]
 
 
 def no_draws(layer: UnitLayer, shapes: Sequence[tuple[int, ...]], count: int) -> tuple[Array, ...]:

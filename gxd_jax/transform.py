@@ -220,17 +220,17 @@ def continual_backprop(
             return {layer.name: reset.no_replacement(layer, shapes[layer.name], most[layer.name]) for layer in units}
 
         def work(data, step, stds, candidates):
-            _, _, draw_keys = _step_keys(wrap(data), step, len(units))
-            replacements = skip()
-            for layer, draw_key in zip(units, draw_keys, strict=True):
-                name, chosen = layer.name, candidates[layer.name]
-                if most[name]:  # a rate of 0 replaces nobody
-                    numbers = selection.lowest(chosen.utility, chosen.eligible, chosen.count, most[name])
-                    draws = drawing.draw_incoming(
-                        layer, shapes[name], initializers[name], stds[name], numbers, draw_key
-                    )
-                    replacements[name] = reset.replacement_of(numbers, draws, layer.size)
-            return replacements
+            _, _, draw_key = _step_keys(wrap(data), step, len(units))
+            mortal = [layer for layer in units if most[layer.name]]  # a rate of 0 replaces nobody
+            numbers = {}
+            for layer in mortal:
+                chosen = candidates[layer.name]
+                numbers[layer.name] = selection.lowest(chosen.utility, chosen.eligible, chosen.count, most[layer.name])
+            draws = drawing.draw_incoming(mortal, shapes, initializers, stds, numbers, draw_key)
+            replaced = {
+                layer.name: reset.replacement_of(numbers[layer.name], draws[layer.name], layer.size) for layer in mortal
+            }
+            return skip() | replaced
 
         owed = jnp.stack([candidates[layer.name].count for layer in units])
         return run_if((owed > 0).any(), work, skip, state.key, state.count, stds, candidates)
@@ -325,9 +325,9 @@ def _record(
 
 
 def _step_keys(key: Array, step: UInt32[Array, ""], layers: int) -> tuple[Array, Array, Array]:
-    """Returns, for each layer, this step's keys of the utility, of the count and of the draws."""
-    keys = jax.random.split(jax.random.fold_in(key, step), (3, layers))
-    return keys[0], keys[1], keys[2]
+    """Returns this step's keys: of the utility and of the count for each layer, and of the draws."""
+    keys = jax.random.split(jax.random.fold_in(key, step), 2 * layers + 1)
+    return keys[:layers], keys[layers:-1], keys[-1]
 
 
 def _check_number(name: str, value: Any, allowed: str, is_allowed: Callable[[float], bool]) -> None:
