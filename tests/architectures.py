@@ -67,7 +67,7 @@ def initial(net, *inputs):
     """Variables of a Flax module like those of its `init`, which takes longer to compile than the tests run."""
 
     def fill(key_path, shape):
-        if len(shape.shape) < 2:
+        if len(shape.shape) < 2 or key_path[-1].key == "bias":  # attention has a bias for each head
             return jnp.full(shape.shape, float(key_path[-1].key in ("scale", "var")))
         return normal(*shape.shape) / np.sqrt(np.prod(shape.shape[:-1]))
 
