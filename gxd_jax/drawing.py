@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,35 +75,24 @@ def draw_incoming(
     """
     normal_key, kernels_key = jax.random.split(key)
     kernels = [
-        (layer.name, layer.size, axis, shape, std)
+        _Kernel(axis, shape, layer.size, initializers[layer.name], std, numbers[layer.name])
         for layer in layers
         for axis, shape, std in zip(layer.incoming, shapes[layer.name], stds[layer.name], strict=True)
     ]
-    keys = jax.random.split(kernels_key, len(kernels))
-    few = [units_room.is_compact(axis, numbers[name].shape[0]) for name, _, axis, _, _ in kernels]
-    normal = [compact and initializers[kernel[0]] is None for compact, kernel in zip(few, kernels, strict=True)]
     # All normal slices come from one draw: a draw for each kernel would be most of what there is to compile.
-    slices_shapes = [
-        units_room.slices_shape(axis, shape, numbers[name].shape[0])
-        for (name, _, axis, shape, _), together in zip(kernels, normal, strict=True)
-        if together
-    ]
-    slices = iter(_draw_normals(slices_shapes, normal_key))
-    draws: dict[str, tuple[Array, ...]] = {layer.name: () for layer in layers}
-    for (name, size, axis, shape, std), compact, together, kernel_key in zip(kernels, few, normal, keys, strict=True):
-        if together:
-            drawn = std * next(slices)
+    normals = iter(
+        _draw_normals([_slices_shape(k) for k in kernels if _is_compact(k) and k.initializer is None], normal_key)
+    )
+    drawn = []
+    for kernel, kernel_key in zip(kernels, jax.random.split(kernels_key, len(kernels)), strict=True):
+        if not _is_compact(kernel):
+            drawn.append(_draw_in_place(kernel, kernel_key))
+        elif kernel.initializer is None:
+            drawn.append(kernel.std * next(normals))
         else:
-            draw = _draw_slices if compact else _draw_in_place
-            drawn = draw(axis, shape, size, initializers[name], std, numbers[name], kernel_key)
-        draws[name] += (drawn,)
-    return draws
-
-
-def _draw_normals(shapes: Sequence[tuple[int, ...]], key: PRNGKeyArray) -> list[Array]:
-    sizes = [math.prod(shape) for shape in shapes]
-    parts = jnp.split(jax.random.normal(key, (sum(sizes),), jnp.float32), np.cumsum(sizes)[:-1])
-    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=False)]
+            drawn.append(_draw_slices(kernel, kernel_key))
+    remaining = iter(drawn)
+    return {layer.name: tuple(next(remaining) for _ in layer.incoming) for layer in layers}
 
 
 def no_draws(layer: UnitLayer, shapes: Sequence[tuple[int, ...]], count: int) -> tuple[Array, ...]:
@@ -116,17 +105,36 @@ def no_draws(layer: UnitLayer, shapes: Sequence[tuple[int, ...]], count: int) ->
     )
 
 
-def _draw_slices(
-    axis: ParamAxis,
-    shape: tuple[int, ...],
-    size: int,
-    initializer: Initializer | None,
-    std: Float[Array, ""],
-    numbers: Int[Array, " k"],
-    key: PRNGKeyArray,
-) -> Array:
-    """Draws the slices of k units of one kernel, of shape `units.slices_shape(axis, shape, k)`."""
-    slices_shape = units_room.slices_shape(axis, shape, numbers.shape[0])
+class _Kernel(NamedTuple):
+    """One incoming kernel and whose slices are drawn; see `draw_incoming`."""
+
+    axis: ParamAxis
+    shape: tuple[int, ...]
+    size: int
+    initializer: Initializer | None
+    std: Float[Array, ""]
+    numbers: Int[Array, " k"]
+
+
+def _is_compact(kernel: _Kernel) -> bool:
+    return units_room.is_compact(kernel.axis, kernel.numbers.shape[0])
+
+
+def _slices_shape(kernel: _Kernel) -> tuple[int, ...]:
+    return units_room.slices_shape(kernel.axis, kernel.shape, kernel.numbers.shape[0])
+
+
+def _draw_normals(shapes: Sequence[tuple[int, ...]], key: PRNGKeyArray) -> list[Array]:
+    """Draws standard normal arrays of these shapes, all at once."""
+    sizes = [math.prod(shape) for shape in shapes]
+    parts = jnp.split(jax.random.normal(key, (sum(sizes),), jnp.float32), np.cumsum(sizes)[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=False)]
+
+
+def _draw_slices(kernel: _Kernel, key: PRNGKeyArray) -> Array:
+    """Draws the slices of k units of one kernel."""
+    axis, shape, size, initializer, std, numbers = kernel
+    slices_shape = _slices_shape(kernel)
     if initializer is None:
         return std * jax.random.normal(key, slices_shape, jnp.float32)
     probe_shape = units_room.slices_shape(axis, shape, max(1, min(3, size - 1)))
@@ -137,25 +145,18 @@ def _draw_slices(
     return scale * initializer(key, slices_shape, jnp.float32)
 
 
-def _draw_in_place(
-    axis: ParamAxis,
-    shape: tuple[int, ...],
-    size: int,
-    initializer: Initializer | None,
-    std: Float[Array, ""],
-    numbers: Int[Array, " k"],
-    key: PRNGKeyArray,
-) -> Array:
+def _draw_in_place(kernel: _Kernel, key: PRNGKeyArray) -> Array:
     """Draws the slices block by block, as many as there are units, into an array like the kernel."""
+    size, numbers = kernel.size, kernel.numbers
     blocks = -(-numbers.shape[0] // _BLOCK)
     numbers = jnp.pad(numbers, (0, blocks * _BLOCK - numbers.shape[0]), constant_values=size).reshape(blocks, _BLOCK)
 
-    def draw_block(i, kernel):
-        slices = _draw_slices(axis, shape, size, initializer, std, numbers[i], jax.random.fold_in(key, i))
-        return units_room.place_slices(axis, kernel, size, numbers[i], slices)
+    def draw_block(i, whole):
+        slices = _draw_slices(kernel._replace(numbers=numbers[i]), jax.random.fold_in(key, i))
+        return units_room.place_slices(kernel.axis, whole, size, numbers[i], slices)
 
     needed = (numbers[:, 0] < size).sum()
-    return jax.lax.fori_loop(0, needed, draw_block, jnp.zeros(shape, jnp.float32))
+    return jax.lax.fori_loop(0, needed, draw_block, jnp.zeros(kernel.shape, jnp.float32))
 
 
 def _scale_of_slices(

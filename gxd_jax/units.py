@@ -377,12 +377,6 @@ def features_of(values: Array, param_axis: ParamAxis, size: int) -> Array:
     return values[..., index.T]
 
 
-def feature_width(layer: UnitLayer, leaves: dict[Path, Any]) -> int:
-    """Returns the width of the input of a layer's first consumer."""
-    param_axis = layer.outgoing[0]
-    return np.shape(leaves[param_axis.path])[param_axis.axis]
-
-
 def incoming_magnitude(layer: UnitLayer, leaves: dict[Path, Array]) -> Float[Array, " U"]:
     """Mean absolute incoming weight of each unit."""
     sums = [_per_unit(jnp.abs(_float32(leaves[a.path])), a, layer.size) for a in layer.incoming]
@@ -445,7 +439,7 @@ def spread_slices(param_axis: ParamAxis, slices: Array, numbers: Int[Array, " k"
     """
     axis = param_axis.axis % len(shape)
     spread = jax.lax.slice_in_dim(slices, 0, 1, axis=axis)
-    unit = jnp.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    unit = _along(jnp.arange(shape[axis]), axis, len(shape))
     for place in range(1, numbers.shape[0]):
         spread = jnp.where(unit == numbers[place], jax.lax.slice_in_dim(slices, place, place + 1, axis=axis), spread)
     return spread
@@ -465,7 +459,6 @@ def weighted_outgoing_sums(
     Returns:
         For each consumer with a bias, the bias's path and the sums [K]; entries that are not finite are left out.
     """
-    given = jnp.zeros(layer.size, bool).at[numbers].set(True, mode="drop")
     sums = []
     for param_axis, bias in zip(layer.outgoing, layer.outgoing_bias, strict=True):
         if bias is None:
@@ -477,16 +470,21 @@ def weighted_outgoing_sums(
             kernels = [take_slices(param_axis, kernel, layer.size, numbers) for kernel in kernels]
             axis, positions = param_axis.axis % len(shape), kernels[0].shape[param_axis.axis] // numbers.shape[0]
             of_entry = jnp.repeat(jnp.minimum(numbers, layer.size - 1), positions)
-            by_axis = [-1 if i == axis else 1 for i in range(len(shape))]
-            weight = weights[of_entry].reshape(by_axis)
-            counts = jnp.repeat(numbers < layer.size, positions).reshape(by_axis)
+            weight = _along(weights[of_entry], axis, len(shape))
+            counts = _along(jnp.repeat(numbers < layer.size, positions), axis, len(shape))
         else:
+            given = jnp.zeros(layer.size, bool).at[numbers].set(True, mode="drop")
             weight = _spread(param_axis, weights, shape, 0.0)
             counts = spread_mask(param_axis, given, shape)
         entries = weight * sum(_float32(kernel) for kernel in kernels)
         entries = jnp.where(counts & jnp.isfinite(entries), entries, 0.0)
         sums.append((bias_path, entries.sum([i for i in range(len(shape)) if i != out_axis])))
     return sums
+
+
+def _along(values: Array, axis: int, ndim: int) -> Array:
+    """Shapes a vector so that it lies along one of `ndim` axes."""
+    return values.reshape([-1 if i == axis else 1 for i in range(ndim)])
 
 
 def _positions(param_axis: ParamAxis, numbers: Int[Array, " k"]) -> Int[Array, "k P"]:
@@ -501,7 +499,7 @@ def _spread(param_axis: ParamAxis, values: Shaped[Array, " U"], shape: tuple[int
     if param_axis.index is not None:
         unit = _owners(param_axis.index, shape[axis])
         values = jnp.where(unit >= 0, values[np.maximum(unit, 0)], fill)
-    return values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return _along(values, axis, len(shape))
 
 
 def _owners(index: np.ndarray, length: int) -> np.ndarray:
