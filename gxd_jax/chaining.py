@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from gxd_jax import reset, tracking
-from gxd_jax.transform import ContinualBackpropState, ResettingTransformation, report_wiring
+from gxd_jax.resetting import ResettingState, ResettingTransformation, report_wiring
 from gxd_jax.types import ResetInfo
 from gxd_jax.units import UnitLayer
 
@@ -134,9 +134,9 @@ def _masks(old_state: Any, new_state: Any) -> dict[str, Any]:
     return {name: layer.replaced & (new.count != old.count) for old, new in pairs for name, layer in new.layers.items()}
 
 
-def _resetting_states(state: Any) -> list[ContinualBackpropState]:
-    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ContinualBackpropState))
-    return [leaf for leaf in leaves if isinstance(leaf, ContinualBackpropState)]
+def _resetting_states(state: Any) -> list[ResettingState]:
+    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ResettingState))
+    return [leaf for leaf in leaves if isinstance(leaf, ResettingState)]
 
 
 def _changes_updates(member: optax.GradientTransformation) -> bool:
