@@ -1,0 +1,75 @@
+"""ReGraMa: every so often, all units that hardly receive a gradient are reset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import optax
+
+from gxd_jax import drawing
+from gxd_jax.keys import KeyLike
+from gxd_jax.methods.dormancy import reset_dormant
+from gxd_jax.units import UnitLayer
+from gxd_jax.utilities import gradient
+
+
+def regrama(
+    units: Sequence[UnitLayer],
+    *,
+    tau: float = 0.01,
+    period: int = 1000,
+    decay: float = 0.0,
+    kernel_init: drawing.Initializer | dict[str, drawing.Initializer] | None = None,
+    compensate: bool = True,
+    axis_name: str | None = None,
+    key: KeyLike = 0,
+) -> optax.GradientTransformationExtraArgs:
+    """Replaces, every `period` updates, all units whose gradient magnitude is small beside their layer's mean.
+
+    With L the loss of one example and h[i] the output of unit i of a layer of U units, those are the units with
+
+        G[i] = mean abs(dL/dh[i]) / ((1 / U) sum_k mean abs(dL/dh[k])) <= tau,
+
+    means over the batch and over positions ([L], the definition of GraMa). All units of a layer that receives no
+    gradient at all are replaced. `update` needs `params` and the keyword `observation`, from an `observe` with
+    `readout="loss"`; else as in `redo`.
+
+    A replaced unit starts with outgoing weights of 0, so that its gradient grows only with them: `period` is the time
+    that it is given.
+
+    Args:
+        units: The unit layers.
+        tau: Threshold of the score, 0 or more.
+        period: Updates between resets: they come with updates `period`, 2 `period`, ...
+        decay: Decay of running averages of mean abs(dL/dh) and of the mean output, in [0, 1). 0: the batch of the
+            resetting update decides alone, as in [L].
+        kernel_init: As in `continual_backprop`.
+        compensate: Whether the biases of the consumers take up the mean output of replaced units.
+        axis_name: Mapped axis over which the batch is sharded.
+        key: An int or a JAX key; under vmap a key for each replica.
+
+    Returns:
+        An `optax.GradientTransformationExtraArgs`.
+
+    Raises:
+        TypeError, ValueError: If a hyper-parameter is impossible; else as `continual_backprop`. `update` raises a
+            ValueError where the sensitivities are not those of the readout `loss`.
+
+    Differs from: public code, which takes the gradients of the incoming weights, averaged over the batch before the
+        absolute value, in place of those of the unit's output.
+
+    References:
+        [L] Liu et al., "Measure gradients, not activations! Enhancing neuronal activity in deep reinforcement
+        learning", NeurIPS 2025, arXiv 2505.24061.
+    """
+    return reset_dormant(
+        units,
+        gradient,
+        tau=tau,
+        period=period,
+        decay=decay,
+        kernel_init=kernel_init,
+        compensate=compensate,
+        axis_name=axis_name,
+        key=key,
+    )

@@ -1,0 +1,1 @@
+"""The other remedies: one file each, and what the resetting ones share."""
