@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from gxd_jax.types import UnitRecord
 
@@ -117,6 +118,60 @@ _SIZES: dict[str | None, Callable] = {
     "logits_exact": lambda change: jnp.sqrt(jnp.square(change).sum(0)),
     "fisher": jnp.square,
 }
+
+
+# Benefit of a reset, up to a constant of the layer: what a fresh unit can do less what this one can.
+BENEFITS: dict[str, Utility] = {
+    "adaptation": lambda record: record.incoming_magnitude,  # a unit of large incoming weights learns slowly
+    "gradient": lambda record: -gradient(record),
+}
+
+
+def combine(cost: str | Utility = "gxd", benefit: str | Utility = "adaptation", *, weight: float = 1.0) -> Utility:
+    """Returns a utility that weighs the cost of a reset against its benefit: weight * C - B, [G] eq. (2).
+
+    C says what a reset takes from the network, B what plasticity it brings; the units of lowest `weight * C - B` are
+    replaced. Cost and benefit have units of their own, so each is divided by its mean size over the layer, and `weight`,
+    the lambda of [G], is a pure number.
+
+    Args:
+        cost: A name of `UTILITIES` or a function.
+        benefit: "adaptation": mean abs(w_in), what a unit loses in ability to adapt by large incoming weights;
+            "gradient": minus the utility `gradient`, which needs the readout `loss`; or a function that is larger
+            where a reset brings more.
+        weight: Weight of the cost, 0 or more.
+
+    Returns:
+        A utility, for `continual_backprop`.
+
+    Raises:
+        TypeError, ValueError: If cost or benefit is unknown, or the weight is not a number of 0 or more.
+
+    Differs from: [G], which leaves cost and benefit in units of their own.
+
+    Example:
+        >>> utility = combine("contribution", "adaptation", weight=2.0)
+    """
+    score_cost = resolve_utility(cost)
+    if isinstance(benefit, str) and benefit not in BENEFITS:
+        raise ValueError(f"unknown benefit {benefit!r}: allowed are {sorted(BENEFITS)} or a function")
+    score_benefit = resolve_utility(BENEFITS[benefit] if isinstance(benefit, str) else benefit)
+    if not isinstance(weight, Tracer):
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+            raise TypeError(f"weight must be a number of 0 or more, got {weight!r}")
+        if not 0 <= weight < float("inf"):
+            raise ValueError(f"weight must be 0 or more, got {weight}")
+
+    def combined(record: UnitRecord) -> Float[Array, " U"]:
+        return weight * _relative(score_cost(record)) - _relative(score_benefit(record))
+
+    return combined
+
+
+def _relative(values: Float[Array, " U"]) -> Float[Array, " U"]:
+    """Divides scores by their mean size over the layer; 0 where all are 0."""
+    size = jnp.abs(values).mean()
+    return values / jnp.where(size > 0, size, 1.0)
 
 
 def resolve_utility(utility: str | Utility) -> Utility:

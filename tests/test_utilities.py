@@ -181,3 +181,31 @@ def test_the_record_holds_the_stepped_weights_and_the_reference_with_this_batch(
     np.testing.assert_allclose(seen["incoming_magnitude"], np.abs(params["l1"]["kernel"] + 1).mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(seen["outgoing_magnitude"], np.abs(params["l2"]["kernel"] + 1).sum(axis=1), rtol=1e-6)
     assert seen["sensitivities"] is None
+
+
+def test_combine_weighs_cost_against_benefit():
+    """Contribution [2, .75, 0] and size of the incoming weights [.5, 2, 4], each over its mean: 11/12 and 13/6."""
+    combined = gxd.utilities.combine("contribution", "adaptation", weight=2.0)
+    expected = [2 * 24 / 11 - 3 / 13, 2 * 9 / 11 - 12 / 13, -24 / 13]
+    np.testing.assert_allclose(combined(record()), expected, rtol=1e-6)
+    # GXD [1.5, 1.5, 5], and a benefit of minus the gradient's size [1, .75, 2.5].
+    combined = gxd.utilities.combine(benefit="gradient")
+    np.testing.assert_allclose(combined(record()), [9 / 16 + 12 / 17, 9 / 16 + 9 / 17, 15 / 8 + 30 / 17], rtol=1e-6)
+    # A function, and a cost of 0 everywhere.
+    combined = gxd.utilities.combine(lambda record: 0 * record.reference, lambda record: record.reference)
+    np.testing.assert_allclose(combined(record()), [-1 / 3, -2, -2 / 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"cost": "usefulness"}, ValueError, "unknown utility 'usefulness'"),
+        ({"benefit": "weight"}, ValueError, r"unknown benefit 'weight': allowed are \['adaptation', 'gradient'\]"),
+        ({"benefit": 3}, TypeError, "got 3"),
+        ({"weight": -1.0}, ValueError, "weight must be 0 or more, got -1.0"),
+        ({"weight": "much"}, TypeError, "weight must be a number of 0 or more, got 'much'"),
+    ],
+)
+def test_combine_refuses(arguments, error, message):
+    with pytest.raises(error, match=message):
+        gxd.utilities.combine(**arguments)
