@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from gxd_jax import drawing, reset
+from gxd_jax import drawing, reset, selection
 from gxd_jax import units as units_room
 from gxd_jax.keys import KeyLike, as_key
 from gxd_jax.observation import capture
@@ -82,8 +82,10 @@ def reset_cost(
         shapes = [leaves[axis.path].shape for axis in layer.incoming]
         stds = units_room.incoming_std(layer, leaves)
         name = layer.name
-        draws = drawing.draw_incoming([layer], {name: shapes}, initializers, {name: stds}, {name: numbers}, key)
-        replacements = {name: reset.replacement_of(numbers, draws[name], layer.size)}
+        kernels = drawing.incoming_kernels([layer], {name: shapes}, initializers, {name: stds}, {name: numbers})
+        draws = drawing.unpack(drawing.draw_incoming(kernels, key), kernels, [layer])
+        mask = selection.mask_of(numbers, layer.size)
+        replacements = {name: reset.Replacement(mask=mask, numbers=numbers, draws=draws[name])}
         updates = reset.reset_updates([layer], params, no_updates, replacements, references, compensate)
         after = apply(jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates), inputs)
         return measure(before, after).mean()

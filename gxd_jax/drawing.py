@@ -47,66 +47,30 @@ def resolve_initializers(
     return {name: by_layer.get(name) for name in names}
 
 
-def draw_incoming(
-    layers: Sequence[UnitLayer],
-    shapes: Mapping[str, Sequence[tuple[int, ...]]],
-    initializers: Mapping[str, Initializer | None],
-    stds: Mapping[str, Sequence[Float[Array, ""]]],
-    numbers: Mapping[str, Int[Array, " k"]],
-    key: PRNGKeyArray,
-) -> dict[str, tuple[Array, ...]]:
-    """Draws fresh incoming weights of up to k units of each layer, one array for each incoming kernel.
+class Draws(NamedTuple):
+    """Fresh incoming weights of a step, packed.
 
-    Only what is replaced is drawn. An initializer whose spread depends on the shape (fan-in, fan-out) still sees the
-    whole kernel: its factor between slices and kernel is measured once, while tracing. One whose values cannot be drawn
-    by slices (orthogonal) is drawn whole.
-
-    Args:
-        layers: The unit layers.
-        shapes: Layer name -> shapes of the incoming kernels.
-        initializers: Layer name -> where the weights come from; None: a normal distribution with `stds`.
-        stds: Layer name -> initial standard deviation of each incoming kernel.
-        numbers: Layer name -> the units' numbers, the places that hold U last.
-        key: Key of this step.
-
-    Returns:
-        Layer name -> float32 arrays: the slices of the k units where `units.is_compact` says so, else arrays like the
-        kernels that hold the slices at their places.
+    Attributes:
+        normals: The slices that come from a normal distribution of spread 1, of all kernels in a row, float32. One draw
+            for all of them: a draw for each kernel would be most of what there is to compile.
+        others: One array for each of the other kernels, as in `unpack`.
     """
-    normal_key, kernels_key = jax.random.split(key)
-    kernels = [
-        _Kernel(axis, shape, layer.size, initializers[layer.name], std, numbers[layer.name])
-        for layer in layers
-        for axis, shape, std in zip(layer.incoming, shapes[layer.name], stds[layer.name], strict=True)
-    ]
-    # All normal slices come from one draw: a draw for each kernel would be most of what there is to compile.
-    normals = iter(
-        _draw_normals([_slices_shape(k) for k in kernels if _is_compact(k) and k.initializer is None], normal_key)
-    )
-    drawn = []
-    for kernel, kernel_key in zip(kernels, jax.random.split(kernels_key, len(kernels)), strict=True):
-        if not _is_compact(kernel):
-            drawn.append(_draw_in_place(kernel, kernel_key))
-        elif kernel.initializer is None:
-            drawn.append(kernel.std * next(normals))
-        else:
-            drawn.append(_draw_slices(kernel, kernel_key))
-    remaining = iter(drawn)
-    return {layer.name: tuple(next(remaining) for _ in layer.incoming) for layer in layers}
+
+    normals: Float[Array, " n"]
+    others: tuple[Array, ...]
 
 
-def no_draws(layer: UnitLayer, shapes: Sequence[tuple[int, ...]], count: int) -> tuple[Array, ...]:
-    """Returns what `draw_incoming` gives for `count` units, as zeros."""
-    return tuple(
-        jnp.zeros(
-            units_room.slices_shape(axis, shape, count) if units_room.is_compact(axis, count) else shape, jnp.float32
-        )
-        for axis, shape in zip(layer.incoming, shapes, strict=True)
-    )
+class Kernel(NamedTuple):
+    """One incoming kernel and whose slices are drawn.
 
-
-class _Kernel(NamedTuple):
-    """One incoming kernel and whose slices are drawn; see `draw_incoming`."""
+    Attributes:
+        axis: Where the units are.
+        shape: Shape of the kernel.
+        size: Number of units U.
+        initializer: Where the weights come from; None: a normal distribution.
+        std: Initial standard deviation of the kernel.
+        numbers: The units' numbers, the places that hold U last.
+    """
 
     axis: ParamAxis
     shape: tuple[int, ...]
@@ -116,22 +80,74 @@ class _Kernel(NamedTuple):
     numbers: Int[Array, " k"]
 
 
-def _is_compact(kernel: _Kernel) -> bool:
+def incoming_kernels(
+    layers: Sequence[UnitLayer],
+    shapes: Mapping[str, Sequence[tuple[int, ...]]],
+    initializers: Mapping[str, Initializer | None],
+    stds: Mapping[str, Sequence[Float[Array, ""]]],
+    numbers: Mapping[str, Int[Array, " k"]],
+) -> list[Kernel]:
+    """Lists the incoming kernels of all layers; the mappings are by the layers' names."""
+    return [
+        Kernel(axis, shape, layer.size, initializers[layer.name], std, numbers[layer.name])
+        for layer in layers
+        for axis, shape, std in zip(layer.incoming, shapes[layer.name], stds[layer.name], strict=True)
+    ]
+
+
+def draw_incoming(kernels: Sequence[Kernel], key: PRNGKeyArray) -> Draws:
+    """Draws fresh incoming weights of the units of each kernel.
+
+    Only what is replaced is drawn. An initializer whose spread depends on the shape (fan-in, fan-out) still sees the
+    whole kernel: its factor between slices and kernel is measured once, while tracing. One whose values cannot be drawn
+    by slices (orthogonal) is drawn whole.
+
+    Args:
+        kernels: From `incoming_kernels`.
+        key: Key of this step.
+    """
+    normal_key, kernels_key = jax.random.split(key)
+    count = sum(math.prod(_slices_shape(kernel)) for kernel in kernels if _is_normal(kernel))
+    others = tuple(
+        (_draw_slices if _is_compact(kernel) else _draw_in_place)(kernel, kernel_key)
+        for kernel, kernel_key in zip(kernels, jax.random.split(kernels_key, len(kernels)), strict=True)
+        if not _is_normal(kernel)
+    )
+    return Draws(jax.random.normal(normal_key, (count,), jnp.float32), others)
+
+
+def unpack(draws: Draws, kernels: Sequence[Kernel], layers: Sequence[UnitLayer]) -> dict[str, tuple[Array, ...]]:
+    """Returns the fresh weights: layer name -> one float32 array for each incoming kernel.
+
+    An array holds the slices of the k units where `units.is_compact` says so, else it is like the kernel and holds the
+    slices at their places.
+    """
+    others, drawn, start = iter(draws.others), [], 0
+    for kernel in kernels:
+        if not _is_normal(kernel):
+            drawn.append(next(others))
+            continue
+        shape = _slices_shape(kernel)
+        end = start + math.prod(shape)
+        drawn.append(kernel.std * draws.normals[start:end].reshape(shape))
+        start = end
+    remaining = iter(drawn)
+    return {layer.name: tuple(next(remaining) for _ in layer.incoming) for layer in layers}
+
+
+def _is_normal(kernel: Kernel) -> bool:
+    return _is_compact(kernel) and kernel.initializer is None
+
+
+def _is_compact(kernel: Kernel) -> bool:
     return units_room.is_compact(kernel.axis, kernel.numbers.shape[0])
 
 
-def _slices_shape(kernel: _Kernel) -> tuple[int, ...]:
+def _slices_shape(kernel: Kernel) -> tuple[int, ...]:
     return units_room.slices_shape(kernel.axis, kernel.shape, kernel.numbers.shape[0])
 
 
-def _draw_normals(shapes: Sequence[tuple[int, ...]], key: PRNGKeyArray) -> list[Array]:
-    """Draws standard normal arrays of these shapes, all at once."""
-    sizes = [math.prod(shape) for shape in shapes]
-    parts = jnp.split(jax.random.normal(key, (sum(sizes),), jnp.float32), np.cumsum(sizes)[:-1])
-    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=False)]
-
-
-def _draw_slices(kernel: _Kernel, key: PRNGKeyArray) -> Array:
+def _draw_slices(kernel: Kernel, key: PRNGKeyArray) -> Array:
     """Draws the slices of k units of one kernel."""
     axis, shape, size, initializer, std, numbers = kernel
     slices_shape = _slices_shape(kernel)
@@ -145,7 +161,7 @@ def _draw_slices(kernel: _Kernel, key: PRNGKeyArray) -> Array:
     return scale * initializer(key, slices_shape, jnp.float32)
 
 
-def _draw_in_place(kernel: _Kernel, key: PRNGKeyArray) -> Array:
+def _draw_in_place(kernel: Kernel, key: PRNGKeyArray) -> Array:
     """Draws the slices block by block, as many as there are units, into an array like the kernel."""
     size, numbers = kernel.size, kernel.numbers
     blocks = -(-numbers.shape[0] // _BLOCK)

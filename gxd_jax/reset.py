@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from gxd_jax import units as units_room
-from gxd_jax.drawing import no_draws
 from gxd_jax.types import Params
 from gxd_jax.units import ParamAxis, Path, UnitLayer
 
@@ -27,28 +26,13 @@ class Replacement(NamedTuple):
 
     Attributes:
         mask: Which units, bool [U].
-        numbers: Their numbers, int32 [k]; U for places that stay empty.
-        draws: Fresh incoming weights, one array for each incoming kernel, from `drawing.draw_incoming`.
+        numbers: Their numbers, int32 [k]; U for places that stay empty. None: nobody is ever replaced.
+        draws: Fresh incoming weights, one array for each incoming kernel, from `drawing.unpack`.
     """
 
     mask: Bool[Array, " U"]
-    numbers: Int[Array, " k"]
+    numbers: Int[Array, " k"] | None
     draws: tuple[Array, ...]
-
-
-def replacement_of(numbers: Int[Array, " k"], draws: tuple[Array, ...], size: int) -> Replacement:
-    """Builds a `Replacement` from the units' numbers and their fresh weights."""
-    mask = jnp.zeros(size, bool).at[numbers].set(True, mode="drop")
-    return Replacement(mask=mask, numbers=numbers, draws=draws)
-
-
-def no_replacement(layer: UnitLayer, shapes: Sequence[tuple[int, ...]], most: int) -> Replacement:
-    """Returns a `Replacement` of nobody, of the same shapes."""
-    return Replacement(
-        mask=jnp.zeros(layer.size, bool),
-        numbers=jnp.full(most, layer.size, jnp.int32),
-        draws=no_draws(layer, shapes, most),
-    )
 
 
 def reset_updates(
@@ -76,7 +60,7 @@ def reset_updates(
     Returns:
         Updates. Those of parameters of less than 32 bits are float32, so that a draw survives the addition.
     """
-    units = [layer for layer in units if replacements[layer.name].numbers.size]  # a rate of 0 replaces nobody
+    units = [layer for layer in units if replacements[layer.name].numbers is not None]
     leaves, old = units_room.leaves_by_path(params), units_room.leaves_by_path(updates)
     new: dict[Path, Array] = {}
 

@@ -210,28 +210,33 @@ def resetting_transformation(
 
     def replace_units(state, candidates, stepped):
         """Chooses the units and draws their weights, on steps where some layer (of some replica) owes one."""
-        shapes = {layer.name: [stepped[axis.path].shape for axis in layer.incoming] for layer in units}
         most = {layer.name: rule.most(layer.size) for layer in units}
+        if not all(most.values()):  # a rate of 0
+            return {layer.name: reset.Replacement(jnp.zeros(layer.size, bool), None, ()) for layer in units}
+        shapes = {layer.name: [stepped[axis.path].shape for axis in layer.incoming] for layer in units}
         stds = {layer.name: state.layers[layer.name].initial_std for layer in units}
 
-        def skip(*_):
-            return {layer.name: reset.no_replacement(layer, shapes[layer.name], most[layer.name]) for layer in units}
+        def kernels_of(stds, numbers):
+            return drawing.incoming_kernels(units, shapes, initializers, stds, numbers)
 
         def work(data, step, stds, candidates):
             _, _, draw_key = _step_keys(wrap(data), step, len(units))
-            mortal = [layer for layer in units if most[layer.name]]  # a rate of 0 replaces nobody
-            numbers = {}
-            for layer in mortal:
-                chosen = candidates[layer.name]
-                numbers[layer.name] = selection.lowest(chosen.utility, chosen.eligible, chosen.count, most[layer.name])
-            draws = drawing.draw_incoming(mortal, shapes, initializers, stds, numbers, draw_key)
-            replaced = {
-                layer.name: reset.replacement_of(numbers[layer.name], draws[layer.name], layer.size) for layer in mortal
-            }
-            return skip() | replaced
+            numbers = {layer.name: selection.lowest(*candidates[layer.name], most[layer.name]) for layer in units}
+            masks = {layer.name: selection.mask_of(numbers[layer.name], layer.size) for layer in units}
+            return numbers, masks, drawing.draw_incoming(kernels_of(stds, numbers), draw_key)
+
+        def skip(*operands):
+            nobody = {layer.name: jnp.full(most[layer.name], layer.size, jnp.int32) for layer in units}
+            *_, masks, draws = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(work, *operands))
+            return nobody, masks, draws
 
         owed = jnp.stack([candidates[layer.name].count for layer in units])
-        return run_if((owed > 0).any(), work, skip, state.key, state.count, stds, candidates)
+        numbers, masks, draws = run_if((owed > 0).any(), work, skip, state.key, state.count, stds, candidates)
+        draws = drawing.unpack(draws, kernels_of(stds, numbers), units)
+        return {
+            layer.name: reset.Replacement(mask=masks[layer.name], numbers=numbers[layer.name], draws=draws[layer.name])
+            for layer in units
+        }
 
     return ResettingTransformation(init, update)
 

@@ -128,3 +128,8 @@ def lowest(
     ranked = jnp.where(eligible, ranked, jnp.inf)
     order = jnp.argmin(ranked)[None] if most == 1 else jnp.argsort(ranked)[:most]
     return jnp.where(jnp.arange(most) < count, order, utility.shape[0]).astype(jnp.int32)
+
+
+def mask_of(numbers: Int[Array, " k"], size: int) -> Bool[Array, " U"]:
+    """Returns the mask of the units with these numbers; places that hold U stand for nobody."""
+    return jnp.zeros(size, bool).at[numbers].set(True, mode="drop")

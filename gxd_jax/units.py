@@ -406,8 +406,10 @@ def slices_shape(param_axis: ParamAxis, shape: tuple[int, ...], count: int) -> t
 
 def take_slices(param_axis: ParamAxis, leaf: Array, size: int, numbers: Int[Array, " k"]) -> Array:
     """Returns the slices of k units, of shape `slices_shape(param_axis, leaf.shape, k)`; any for nobody's."""
+    if param_axis.index is None and numbers.shape[0] == 1:  # less to compile than a gather
+        return jax.lax.dynamic_slice_in_dim(leaf, numbers[0], 1, param_axis.axis)
     positions = _positions(param_axis, jnp.minimum(numbers, size - 1))
-    return jnp.take(leaf, positions.ravel(), axis=param_axis.axis)
+    return jnp.take(leaf, positions.ravel(), axis=param_axis.axis, mode="clip")
 
 
 def place_slices(param_axis: ParamAxis, leaf: Array, size: int, numbers: Int[Array, " k"], slices: Array) -> Array:
