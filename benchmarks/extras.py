@@ -3,10 +3,14 @@
 import importlib.util
 
 EXTRAS = {
+    "PIL": "pillow",
+    "array_record": "array_record",
     "matplotlib": "matplotlib",
     "orbax.checkpoint": "orbax-checkpoint",
     "pandas": "pandas",
     "rich": "rich",
+    "sklearn": "scikit-learn",
+    "tensorflow_datasets": "tensorflow-datasets",
     "tyro": "tyro",
 }
 """Module -> package."""
