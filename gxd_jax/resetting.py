@@ -21,7 +21,7 @@ from gxd_jax import units as units_room
 from gxd_jax.gating import run_if
 from gxd_jax.keys import KeyLike, implementation, key_data
 from gxd_jax.types import Observation, UnitRecord
-from gxd_jax.units import UnitLayer
+from gxd_jax.units import UnitLayer, WeightLayer
 from gxd_jax.utilities import Utility, reads_sensitivities
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def initial_state(key: KeyLike, maturity_threshold: Any, layers: dict[str, Layer
     )
 
 
-def report_wiring(wiring: dict[str, UnitLayer], units: Sequence[UnitLayer]) -> None:
+def report_wiring(wiring: dict[str, UnitLayer | WeightLayer], units: Sequence[UnitLayer | WeightLayer]) -> None:
     """Tells a surrounding chain which units may be replaced; raises a ValueError where a name is used twice."""
     for layer in units:
         if wiring.setdefault(layer.name, layer) is not layer:

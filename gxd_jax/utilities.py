@@ -131,8 +131,8 @@ def combine(cost: str | Utility = "gxd", benefit: str | Utility = "adaptation", 
     """Returns a utility that weighs the cost of a reset against its benefit: weight * C - B, [G] eq. (2).
 
     C says what a reset takes from the network, B what plasticity it brings; the units of lowest `weight * C - B` are
-    replaced. Cost and benefit have units of their own, so each is divided by its mean size over the layer, and `weight`,
-    the lambda of [G], is a pure number.
+    replaced. Cost and benefit have units of their own, so each is divided by its mean size over the layer, and
+    `weight`, the lambda of [G], is a pure number.
 
     Args:
         cost: A name of `UTILITIES` or a function.
