@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jaxtyping import Array
 
 # Utility of single weights: (weights after the optimizer's step, their gradient) -> scores of the same shape.
-WEIGHT_UTILITIES: dict[str, Callable[[Array, Array | None], Array]] = {
+WEIGHT_UTILITIES: dict[str, Callable[[Array, Any], Array]] = {
     "magnitude": lambda weights, grad: jnp.abs(weights),
     "gradient": lambda weights, grad: jnp.abs(weights * grad),
 }
