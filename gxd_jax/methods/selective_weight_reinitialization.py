@@ -13,6 +13,7 @@ import optax
 
 from gxd_jax import drawing, reset, selection, tracking
 from gxd_jax import units as units_room
+from gxd_jax.checks import check_number, check_period
 from gxd_jax.gating import run_if
 from gxd_jax.keys import KeyLike, implementation
 from gxd_jax.resetting import (
@@ -20,8 +21,6 @@ from gxd_jax.resetting import (
     LayerState,
     ResettingState,
     ResettingTransformation,
-    check_number,
-    check_period,
     initial_state,
     report_wiring,
 )
@@ -75,8 +74,9 @@ def selective_weight_reinitialization(
         TypeError, ValueError: If a hyper-parameter is impossible; `init` raises a ValueError where a kernel is missing,
             `update` where params, or the gradient where it is needed, are.
 
-    Differs from: the public code of [H], which keeps the optimizer's moments, and with a decay forgets the averages of
-        all weights of a kernel at each reset, not only of those drawn anew. Its pruning by a threshold is left out.
+    Differs from: the public code of [H], which leaves the optimizer's moments to the caller, and with a decay forgets
+        the averages of all weights of a kernel at each reset, not only of those drawn anew. Its pruning by a threshold
+        is left out.
 
     References:
         [H] Hernandez-Garcia, Dohare, Luo and Sutton, "Reinitializing weights vs units for maintaining plasticity in

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from gxd_jax import units as units_room
+from gxd_jax.checks import check_number
 from gxd_jax.keys import KeyLike, as_key
-from gxd_jax.resetting import check_number
 from gxd_jax.units import Path
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def spectral_regularization(
     Raises:
         TypeError, ValueError: If a number is out of range, or `update` gets no parameters.
 
-    Differs from: [L], which regularises biases (norm2(b)^(2 power)) and norm scales as well; add
-        `optax.add_decayed_weights` with a mask for them.
+    Differs from: [L], which regularises biases and norm scales as well; add `optax.add_decayed_weights` with a mask for
+        them.
 
     References:
         [L] Lewandowski et al., "Learning continually by spectral regularization", ICLR 2025, arXiv 2406.06811; Yoshida

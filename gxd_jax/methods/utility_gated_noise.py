@@ -9,8 +9,8 @@ import jax.flatten_util
 import jax.numpy as jnp
 import optax
 
+from gxd_jax.checks import check_number
 from gxd_jax.keys import KeyLike, implementation, key_data
-from gxd_jax.resetting import check_number
 from gxd_jax.types import Params
 
 if TYPE_CHECKING:

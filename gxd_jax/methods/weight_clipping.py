@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gxd_jax.resetting import check_number
+from gxd_jax.checks import check_number
 from gxd_jax.types import Params
 
 if TYPE_CHECKING:
