@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -28,7 +29,9 @@ def check_period(period: Any) -> None:
     """Checks a number of updates between resets; a traced one passes."""
     if isinstance(period, Tracer):
         return
-    if isinstance(period, bool) or not isinstance(period, (int, np.integer)):
+    whole = isinstance(period, (int, np.integer)) and not isinstance(period, bool)
+    injected = isinstance(period, jax.Array) and period.ndim == 0 and jnp.issubdtype(period.dtype, jnp.integer)
+    if not (whole or injected):
         raise TypeError(f"period must be a whole number of updates, got {period!r}")
     if period < 1:
         raise ValueError(f"period must be 1 or more, got {period}")
