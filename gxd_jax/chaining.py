@@ -11,7 +11,7 @@ import optax
 from gxd_jax import reset, tracking
 from gxd_jax.resetting import ResettingState, ResettingTransformation, report_wiring
 from gxd_jax.types import ResetInfo
-from gxd_jax.units import UnitLayer
+from gxd_jax.units import UnitLayer, WeightLayer
 
 
 def chain(*members: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
@@ -19,11 +19,13 @@ def chain(*members: optax.GradientTransformation) -> optax.GradientTransformatio
 
     After each update every parameter-shaped leaf of the state of the members before the resetting one (Adam's moments,
     momentum, Adagrad's sums) goes back, at the entries of replaced units only, to what the member's own `init` gives.
-    State and contract are those of `optax.chain`. The resetting member may be wrapped (`optax.inject_hyperparams`,
+    State and contract are those of `optax.chain`; members also get the gradient that came in, as the extra argument
+    `grad`, unless the caller passes one. The resetting member may be wrapped (`optax.inject_hyperparams`,
     `optax.masked`, `optax.apply_if_finite`), and the whole chain too.
 
     Args:
-        *members: Transformations, the optimizer's first, then `continual_backprop` (or several of them).
+        *members: Transformations, the optimizer's first, then `continual_backprop` or another resetting method (or
+            several of them).
 
     Returns:
         An `optax.GradientTransformationExtraArgs`.
@@ -52,10 +54,11 @@ def chain(*members: optax.GradientTransformation) -> optax.GradientTransformatio
             raise ValueError(
                 f"the state has {len(state)} members, the chain {len(chained)}: call this chain's init first"
             )
+        extra_args = {"grad": updates} | extra_args  # optax's name for the gradient, for members that read it
         states: list[Any] = []
         resets = False
         for member, old_state in zip(chained, state, strict=True):
-            found: dict[str, UnitLayer] = {}  # filled by a resetting member, however it is wrapped
+            found: dict[str, UnitLayer | WeightLayer] = {}  # filled by a resetting member, however it is wrapped
             before = updates
             updates, new_state = member.update(updates, old_state, params, **extra_args, wiring=found)
             if found:
@@ -75,8 +78,8 @@ def reset_info(opt_state: Any) -> ResetInfo:
     """Returns what the last update did to the hidden units.
 
     Args:
-        opt_state: Any optimizer state that holds the state of `continual_backprop` somewhere; the layers of several
-            are merged. May have leading axes (seeds of a vmapped run).
+        opt_state: Any optimizer state that holds the state of a resetting method somewhere; the layers of several are
+            merged. May have leading axes (seeds of a vmapped run).
 
     Returns:
         A `ResetInfo`. Before the first update it says that nothing was replaced.

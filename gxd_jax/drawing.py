@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gxd_jax import units as units_room
-from gxd_jax.units import ParamAxis, UnitLayer
+from gxd_jax.units import ParamAxis, UnitLayer, WeightLayer
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -26,7 +26,7 @@ _BLOCK = 8
 
 
 def resolve_initializers(
-    kernel_init: Initializer | dict[str, Initializer] | None, units: Sequence[UnitLayer]
+    kernel_init: Initializer | dict[str, Initializer] | None, units: Sequence[UnitLayer | WeightLayer]
 ) -> dict[str, Initializer | None]:
     """Returns each layer's initializer; None stands for a normal distribution of the kernel's initial spread.
 

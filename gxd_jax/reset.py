@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from gxd_jax import units as units_room
 from gxd_jax.types import Params
-from gxd_jax.units import ParamAxis, Path, UnitLayer
+from gxd_jax.units import ParamAxis, Path, UnitLayer, WeightLayer
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int
@@ -75,8 +75,7 @@ def reset_updates(
         size = replacement.mask.size
         old_values = units_room.take_slices(axis, param, size, replacement.numbers) if few else param
         old_values = old_values.astype(update.dtype)
-        # Adding cannot heal a parameter that is not finite; its update is then the target, for `gxd_jax.apply_updates`.
-        changes = jnp.where(jnp.isfinite(old_values), targets - old_values, targets)
+        changes = _changes(old_values, targets)
         if few:
             changes = units_room.spread_slices(axis, changes, replacement.numbers, param.shape)
         new[axis.path] = jnp.where(units_room.spread_mask(axis, replacement.mask, param.shape), changes, update)
@@ -99,7 +98,23 @@ def reset_updates(
     return units_room.replace_leaves(updates, new)
 
 
-def entry_masks(units: Sequence[UnitLayer], masks: dict[str, Bool[Array, " U"]], params: Params) -> dict[Path, Array]:
+def overwritten(param: Array, update: Array, mask: Bool[Array, "..."], targets: Array) -> Array:
+    """Changes a parameter's update so that applying it makes the entries in the mask `targets`."""
+    update = update.astype(jnp.promote_types(update.dtype, jnp.float32))
+    return jnp.where(mask, _changes(param.astype(update.dtype), targets), update)
+
+
+def _changes(old: Array, targets: Array | float) -> Array:
+    """What to add to `old` to get the targets.
+
+    Adding cannot heal a parameter that is not finite; its update is then the target, for `gxd_jax.apply_updates`.
+    """
+    return jnp.where(jnp.isfinite(old), targets - old, targets)
+
+
+def entry_masks(
+    units: Sequence[UnitLayer | WeightLayer], masks: dict[str, Bool[Array, " U"]], params: Params
+) -> dict[Path, Array]:
     """Returns the masks of the parameter entries that belong to replaced units: incoming, own and outgoing ones.
 
     Args:
@@ -113,9 +128,8 @@ def entry_masks(units: Sequence[UnitLayer], masks: dict[str, Bool[Array, " U"]],
     leaves = units_room.leaves_by_path(params)
     entries: dict[Path, Array] = {}
     for layer in units:
-        for axis in (*layer.incoming, *(axis for axis, _ in layer.own), *layer.outgoing):
-            mask = units_room.spread_mask(axis, masks[layer.name], leaves[axis.path].shape)
-            entries[axis.path] = entries[axis.path] | mask if axis.path in entries else mask
+        for path, mask in units_room.entry_masks_of(layer, masks[layer.name], leaves):
+            entries[path] = entries[path] | mask if path in entries else mask
     return entries
 
 
@@ -143,14 +157,14 @@ def clear_state(state: Any, init: Callable[[Params], Any], params: Params, entri
     return jax.tree_util.tree_map_with_path(clear, state, init(params))
 
 
-def check_clearable(state: Any, params: Params, units: Sequence[UnitLayer]) -> None:
+def check_clearable(state: Any, params: Params, units: Sequence[UnitLayer | WeightLayer]) -> None:
     """Refuses an optimizer whose statistics of a parameter with units are not kept entry by entry.
 
     Raises:
         ValueError: If the state holds, for such a parameter, an array of another shape (Adafactor's rows and columns).
     """
     shapes = {path: leaf.shape for path, leaf in units_room.leaves_by_path(params).items()}
-    touched = {axis.path for layer in units for axis in (*layer.incoming, *(a for a, _ in layer.own), *layer.outgoing)}
+    touched = {path for layer in units for path in units_room.paths_of(layer)}
     total = sum(math.prod(shape) for shape in shapes.values())
     for path, leaf in units_room.leaves_by_path(state).items():
         parameter = _longest_suffix(path, shapes)

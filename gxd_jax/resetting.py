@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from jax.core import Tracer
 
 from gxd_jax import drawing, reset, selection, tracking
 from gxd_jax import units as units_room
+from gxd_jax.checks import check_flag, check_number
 from gxd_jax.gating import run_if
 from gxd_jax.keys import KeyLike, implementation, key_data
 from gxd_jax.types import Observation, UnitRecord
-from gxd_jax.units import UnitLayer
+from gxd_jax.units import UnitLayer, WeightLayer
 from gxd_jax.utilities import Utility, reads_sensitivities
 
 if TYPE_CHECKING:
@@ -252,7 +251,7 @@ def initial_state(key: KeyLike, maturity_threshold: Any, layers: dict[str, Layer
     )
 
 
-def report_wiring(wiring: dict[str, UnitLayer], units: Sequence[UnitLayer]) -> None:
+def report_wiring(wiring: dict[str, UnitLayer | WeightLayer], units: Sequence[UnitLayer | WeightLayer]) -> None:
     """Tells a surrounding chain which units may be replaced; raises a ValueError where a name is used twice."""
     for layer in units:
         if wiring.setdefault(layer.name, layer) is not layer:
@@ -335,33 +334,3 @@ def _step_keys(key: Array, step: UInt32[Array, ""], layers: int) -> tuple[Array,
     """Returns this step's keys: of the utility and of the rule for each layer, and of the draws."""
     keys = jax.random.split(jax.random.fold_in(key, step), 2 * layers + 1)
     return keys[:layers], keys[layers:-1], keys[-1]
-
-
-def check_number(name: str, value: Any, allowed: str, is_allowed: Callable[[float], bool]) -> None:
-    """Checks a concrete hyper-parameter; a traced one passes."""
-    if isinstance(value, Tracer):
-        return
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, np.number, np.ndarray, jax.Array))
-        or np.ndim(value)
-    ):
-        raise TypeError(f"{name} must be a number in {allowed}, got {value!r}")
-    if not is_allowed(float(value)):
-        raise ValueError(f"{name} must lie in {allowed}, got {value}")
-
-
-def check_period(period: Any) -> None:
-    """Checks a number of updates between resets; a traced one passes."""
-    if isinstance(period, Tracer):
-        return
-    if isinstance(period, bool) or not isinstance(period, (int, np.integer)):
-        raise TypeError(f"period must be a whole number of updates, got {period!r}")
-    if period < 1:
-        raise ValueError(f"period must be 1 or more, got {period}")
-
-
-def check_flag(name: str, flag: Any) -> None:
-    """Checks a flag."""
-    if not isinstance(flag, bool):
-        raise TypeError(f"{name} must be True or False, got {flag!r}")

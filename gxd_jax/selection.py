@@ -108,6 +108,13 @@ def owe_by_chance(
     return count + jax.random.bernoulli(key, fraction).astype(jnp.int32), debt
 
 
+def share_by_chance(rate: Any, size: int, key: PRNGKeyArray) -> Int[Array, ""]:
+    """Rounds rate x size up or down by chance, so that the mean is right."""
+    expected = rate * size if isinstance(rate, jax.Array) else float(Fraction(str(rate)) * size)
+    whole = jnp.floor(expected)
+    return (whole + jax.random.bernoulli(key, expected - whole)).astype(jnp.int32)
+
+
 def lowest(
     utility: Float[Array, " U"], eligible: Bool[Array, " U"], count: Int[Array, ""], most: int
 ) -> Int[Array, " most"]:

@@ -10,8 +10,9 @@ import optax
 from jax.core import Tracer
 
 from gxd_jax import drawing, selection, tracking
+from gxd_jax.checks import check_flag, check_number
 from gxd_jax.keys import KeyLike
-from gxd_jax.resetting import Candidates, ResettingState, Rule, check_flag, check_number, resetting_transformation
+from gxd_jax.resetting import Candidates, ResettingState, Rule, resetting_transformation
 from gxd_jax.units import UnitLayer
 from gxd_jax.utilities import Utility, resolve_utility
 

@@ -66,6 +66,18 @@ class UnitLayer(NamedTuple):
     feature: str | None = None
 
 
+class WeightLayer(NamedTuple):
+    """One kernel whose weights are reset one by one: for masks, each of its n entries is a "unit" of its own.
+
+    Attributes:
+        name: The kernel's path, joined by slashes.
+        path: Keys that lead to the kernel.
+    """
+
+    name: str
+    path: Path
+
+
 # --- Paths ---------------------------------------------------------------------------------------------------------
 
 
@@ -431,6 +443,24 @@ def is_compact(param_axis: ParamAxis, count: int) -> bool:
 def spread_mask(param_axis: ParamAxis, mask: Bool[Array, " U"], shape: tuple[int, ...]) -> Array:
     """Turns a mask over units into one that broadcasts against a parameter of this shape."""
     return _spread(param_axis, mask, shape, False)
+
+
+def entry_masks_of(
+    layer: UnitLayer | WeightLayer, mask: Bool[Array, " U"], leaves: dict[Path, Any]
+) -> list[tuple[Path, Array]]:
+    """Returns, for each parameter that holds entries of the layer's units, its path and the mask of those in `mask`."""
+    if isinstance(layer, WeightLayer):
+        return [(layer.path, mask.reshape(leaves[layer.path].shape))]
+    return [(axis.path, spread_mask(axis, mask, leaves[axis.path].shape)) for axis in _axes(layer)]
+
+
+def paths_of(layer: UnitLayer | WeightLayer) -> list[Path]:
+    """Returns the paths of the parameters that hold entries of the layer's units."""
+    return [layer.path] if isinstance(layer, WeightLayer) else [axis.path for axis in _axes(layer)]
+
+
+def _axes(layer: UnitLayer) -> tuple[ParamAxis, ...]:
+    return (*layer.incoming, *(axis for axis, _ in layer.own), *layer.outgoing)
 
 
 def spread_slices(param_axis: ParamAxis, slices: Array, numbers: Int[Array, " k"], shape: tuple[int, ...]) -> Array:

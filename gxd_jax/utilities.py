@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 
+from gxd_jax.checks import check_number
 from gxd_jax.types import UnitRecord
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ def combine(cost: str | Utility = "gxd", benefit: str | Utility = "adaptation", 
     """Returns a utility that weighs the cost of a reset against its benefit: weight * C - B, [G] eq. (2).
 
     C says what a reset takes from the network, B what plasticity it brings; the units of lowest `weight * C - B` are
-    replaced. Cost and benefit have units of their own, so each is divided by its mean size over the layer, and `weight`,
-    the lambda of [G], is a pure number.
+    replaced. Cost and benefit have units of their own, so each is divided by its mean size over the layer, and
+    `weight`, the lambda of [G], is a pure number.
 
     Args:
         cost: A name of `UTILITIES` or a function.
@@ -156,11 +156,7 @@ def combine(cost: str | Utility = "gxd", benefit: str | Utility = "adaptation", 
     if isinstance(benefit, str) and benefit not in BENEFITS:
         raise ValueError(f"unknown benefit {benefit!r}: allowed are {sorted(BENEFITS)} or a function")
     score_benefit = resolve_utility(BENEFITS[benefit] if isinstance(benefit, str) else benefit)
-    if not isinstance(weight, Tracer):
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
-            raise TypeError(f"weight must be a number of 0 or more, got {weight!r}")
-        if not 0 <= weight < float("inf"):
-            raise ValueError(f"weight must be 0 or more, got {weight}")
+    check_number("weight", weight, "[0, inf)", lambda value: 0 <= value < float("inf"))
 
     def combined(record: UnitRecord) -> Float[Array, " U"]:
         return weight * _relative(score_cost(record)) - _relative(score_benefit(record))

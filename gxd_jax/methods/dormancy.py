@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from gxd_jax import drawing, tracking
+from gxd_jax.checks import check_number, check_period
 from gxd_jax.keys import KeyLike
-from gxd_jax.resetting import (
-    Candidates,
-    ResettingTransformation,
-    Rule,
-    check_number,
-    check_period,
-    resetting_transformation,
-)
+from gxd_jax.resetting import Candidates, ResettingTransformation, Rule, resetting_transformation
 from gxd_jax.units import UnitLayer
 from gxd_jax.utilities import Utility
 

@@ -55,7 +55,7 @@ def regrama(
         TypeError, ValueError: If a hyper-parameter is impossible; else as `continual_backprop`. `update` raises a
             ValueError where the sensitivities are not those of the readout `loss`.
 
-    Differs from: public code, which takes the gradients of the incoming weights, averaged over the batch before the
+    Differs from: public ports, which take the gradients of the incoming weights, averaged over the batch before the
         absolute value, in place of those of the unit's output.
 
     References:

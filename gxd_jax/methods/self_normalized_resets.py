@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import optax
 
 from gxd_jax import drawing
+from gxd_jax.checks import check_number
 from gxd_jax.keys import KeyLike
-from gxd_jax.resetting import Candidates, Rule, check_number, resetting_transformation
+from gxd_jax.resetting import Candidates, Rule, resetting_transformation
 from gxd_jax.types import UnitRecord
 from gxd_jax.units import UnitLayer
 
@@ -78,8 +79,8 @@ def self_normalized_resets(
 
     Differs from: the public code of [F], which keeps a histogram of gaps for each unit (or, for large networks, their
         mean) and sets a threshold from its percentile from time to time. There the percentile of an empty histogram is
-        the shortest gap, so that a unit that did not fire for a while is reset at its next silence, and a unit's gaps
-        go on to its replacement.
+        the shortest gap allowed, so that a unit that did not fire meanwhile is reset at once, and a unit's gaps pass on
+        to its replacement.
 
     References:
         [F] Farias and Jozefiak, "Self-normalized resets for plasticity in continual learning", ICLR 2025, arXiv

@@ -47,7 +47,7 @@ def test_redo_leaves_out_batches_that_are_not_finite_and_compensates_with_the_me
 def test_regrama_resets_what_receives_little_gradient():
     """Mean sizes of the gradients: [1, 0.01, 2, 0.99], their mean 1."""
     params, units = one_hidden_layer(4)
-    tx = methods.regrama(units, tau=0.01, period=3)
+    tx = optax.inject_hyperparams(methods.regrama)(units, tau=0.01, period=3)
     sensitivities = jnp.tile(jnp.array([[1.0, 0.01, 4.0, 0.98], [-1.0, -0.01, 0.0, 1.0]]), (3, 1, 1))
     observation = gxd.Observation({"l1": jnp.ones((3, 2, 4))}, {"l1": sensitivities}, readout="loss")
     _, infos, _ = feed(tx, params, observation)

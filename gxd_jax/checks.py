@@ -1,0 +1,43 @@
+"""Checks of hyper-parameters: what is concrete fails before tracing, what is traced passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+
+def check_number(name: str, value: Any, allowed: str, is_allowed: Callable[[float], bool]) -> None:
+    """Checks a concrete hyper-parameter; a traced one passes."""
+    if isinstance(value, Tracer):
+        return
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, np.number, np.ndarray, jax.Array))
+        or np.ndim(value)
+    ):
+        raise TypeError(f"{name} must be a number in {allowed}, got {value!r}")
+    if not is_allowed(float(value)):
+        raise ValueError(f"{name} must lie in {allowed}, got {value}")
+
+
+def check_period(period: Any) -> None:
+    """Checks a number of updates between resets; a traced one passes."""
+    if isinstance(period, Tracer):
+        return
+    whole = isinstance(period, (int, np.integer)) and not isinstance(period, bool)
+    injected = isinstance(period, jax.Array) and period.ndim == 0 and jnp.issubdtype(period.dtype, jnp.integer)
+    if not (whole or injected):
+        raise TypeError(f"period must be a whole number of updates, got {period!r}")
+    if period < 1:
+        raise ValueError(f"period must be 1 or more, got {period}")
+
+
+def check_flag(name: str, flag: Any) -> None:
+    """Checks a flag."""
+    if not isinstance(flag, bool):
+        raise TypeError(f"{name} must be True or False, got {flag!r}")

@@ -1,0 +1,63 @@
+"""Full resets: the whole network, or its last layers, starts again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+from gxd_jax import reset
+from gxd_jax import units as units_room
+from gxd_jax.types import Params
+from gxd_jax.units import Path
+
+
+def full_reset(
+    params: Params,
+    opt_state: Any,
+    fresh: Params,
+    tx: optax.GradientTransformation,
+    *,
+    paths: Sequence[Path] | None = None,
+) -> tuple[Params, Any]:
+    """Exchanges parameters for fresh ones, and what the optimizer keeps of them for what its `init` gives.
+
+    Call it at a task change or every so often, under `jax.lax.cond` in compiled loops.
+
+    Args:
+        params: The parameters now.
+        opt_state: The optimizer's state now.
+        fresh: The parameters as freshly initialised.
+        tx: The optimizer.
+        paths: What is reset: every parameter whose path begins with one of these, as the last layers in [P]. Of the
+            optimizer's state only what has the shape of these parameters is reset, not its counts. None: everything.
+
+    Returns:
+        The parameters and the optimizer's state.
+
+    Raises:
+        ValueError: If no parameter lies at one of the paths.
+
+    Example:
+        >>> params, fresh = {"body": jnp.ones(2), "head": jnp.ones(2)}, {"body": jnp.zeros(2), "head": jnp.zeros(2)}
+        >>> tx = optax.sgd(0.1)
+        >>> params, _ = full_reset(params, tx.init(params), fresh, tx, paths=[("head",)])
+        >>> {name: leaf.tolist() for name, leaf in params.items()}
+        {'body': [1.0, 1.0], 'head': [0.0, 0.0]}
+
+    References:
+        [P] Nikishin et al., "The primacy bias in deep reinforcement learning", ICML 2022, arXiv 2205.07802.
+    """
+    if paths is None:
+        return fresh, tx.init(fresh)
+    leaves = units_room.leaves_by_path(fresh)
+    chosen: dict[Path, Any] = {}
+    for prefix in map(tuple, paths):
+        found = {path: leaf for path, leaf in leaves.items() if path[: len(prefix)] == prefix}
+        if not found:
+            raise ValueError(f"params have nothing at {prefix}; the paths there are {list(leaves)}")
+        chosen |= found
+    params = units_room.replace_leaves(params, chosen)
+    return params, reset.clear_state(opt_state, tx.init, params, dict.fromkeys(chosen, jnp.array(True)))
