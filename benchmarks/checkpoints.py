@@ -37,13 +37,13 @@ def save(
         manager: Of the run's folder.
         config: What the run is: another run's checkpoint is refused.
         carry: Pytree of arrays.
-        measures: Measure name -> values so far [S, chunks done].
+        measures: Measure name -> values so far [S, points done].
     """
     # NumPy arrays are written in half the time of sharded ones.
     arrays = _carry_arrays(carry) | {f"measure_{name}": values for name, values in measures.items()}
     about = {"config": as_json(config), "arrays": _kinds(arrays)}
-    chunks = min(values.shape[1] for values in measures.values())
-    manager.save(chunks, args=ocp.args.PyTreeSave(arrays), custom_metadata=about)
+    points = min(values.shape[1] for values in measures.values())
+    manager.save(points, args=ocp.args.PyTreeSave(arrays), custom_metadata=about)
 
 
 def load(manager: ocp.CheckpointManager, config: Mapping[str, Any], like: Any) -> tuple[Any, dict[str, np.ndarray]]:
@@ -60,11 +60,11 @@ def load(manager: ocp.CheckpointManager, config: Mapping[str, Any], like: Any) -
     Raises:
         RefusedError: If the checkpoint is damaged or belongs to another run.
     """
-    path, chunks = Path(manager.directory), manager.latest_step()
+    path, points = Path(manager.directory), manager.latest_step()
     try:
-        about = manager.metadata(chunks).custom_metadata
+        about = manager.metadata(points).custom_metadata
         found, kinds = about["config"], about["arrays"]
-        arrays = {name: _read(manager, chunks, name) for name in kinds}
+        arrays = {name: _read(manager, points, name) for name in kinds}
         whole = _kinds(arrays) == kinds
     except Exception as error:  # whatever the damage leads to; Orbax keeps checksums of the arrays
         raise _damaged(path) from error
@@ -78,11 +78,11 @@ def load(manager: ocp.CheckpointManager, config: Mapping[str, Any], like: Any) -
     return carry, {k.removeprefix("measure_"): v for k, v in arrays.items() if k.startswith("measure_")}
 
 
-def _read(manager: ocp.CheckpointManager, chunks: int, name: str) -> np.ndarray:
+def _read(manager: ocp.CheckpointManager, points: int, name: str) -> np.ndarray:
     """Reads one array: of several damaged ones that it reads together, Orbax leaves tracebacks on the terminal."""
     as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
     wanted = ocp.args.PyTreeRestore({name: 0}, restore_args={name: as_numpy}, partial_restore=True)
-    return manager.restore(chunks, args=wanted)[name]
+    return manager.restore(points, args=wanted)[name]
 
 
 def _damaged(path: Path) -> RefusedError:

@@ -14,6 +14,9 @@ import numpy as np
 Scale = Literal["smoke", "default", "paper"]
 Label = str | float
 
+_NOT_DECIDING = ("out", "resume", "devices", "data_dir")
+"""Settings that change no number."""
+
 EVERY = "all"
 """Label of a run that does not depend on the labelled condition: it is drawn in every panel."""
 
@@ -41,13 +44,13 @@ class Run(NamedTuple):
 
     Attributes:
         labels: The conditions and the method, in the order of the table's columns.
-        start: Seed -> carry, a pytree of arrays.
-        chunk: Carry -> (carry, measure name -> scalar of this chunk).
+        start: (seed, data) -> carry, a pytree of arrays.
+        chunk: (carry, data) -> (carry, measure name -> values of this chunk, one for each of its points).
     """
 
     labels: Mapping[str, Label]
-    start: Callable[[jax.Array], Any]
-    chunk: Callable[[Any], tuple[Any, dict[str, jax.Array]]]
+    start: Callable[[jax.Array, Any], Any]
+    chunk: Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]]
 
     @property
     def name(self) -> str:
@@ -64,12 +67,16 @@ class Experiment(NamedTuple):
         runs: What to run, in this order.
         seeds: Seed numbers, int [S].
         group: Seeds that are computed together (see `runner.compile_chunk`), or None for all.
-        axis: What the chunks count, the horizontal axis of the plots ("example", "task").
-        ends: Where on that axis each chunk ends, int [N].
-        measure: The measure that is plotted and compared; lower or higher is the problem's business.
-        totals: Measures that the summary adds up over the chunks.
+        axis: What the points count, the horizontal axis of the plots ("example", "task").
+        ends: Where on that axis each point of the curves ends, int [N].
+        measure: The measure that is plotted and compared.
+        totals: Measures that the summary adds up over the points.
         panels: Labels of which every combination gets its own panel in the plot.
         devices: Devices that the seeds are spread over.
+        higher_is_better: Which way the measure is good.
+        diagnostics: Measures that are drawn beside it.
+        points: Points of the curves in a chunk, a divisor of N.
+        data: Pytree of arrays that all runs and seeds share.
     """
 
     problem: str
@@ -83,6 +90,10 @@ class Experiment(NamedTuple):
     totals: tuple[str, ...]
     panels: tuple[str, ...]
     devices: list[jax.Device]
+    higher_is_better: bool = False
+    diagnostics: tuple[str, ...] = ()
+    points: int = 1
+    data: Any = ()
 
 
 def fill_in(settings: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -93,7 +104,7 @@ def fill_in(settings: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
 
 def config_of(problem: str, settings: Options) -> dict[str, Any]:
     """Returns everything that decides the numbers of an experiment, as JSON data."""
-    deciding = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("out", "resume", "devices")}
+    deciding = {k: v for k, v in dataclasses.asdict(settings).items() if k not in _NOT_DECIDING}
     return {
         "problem": problem,
         "settings": {k: list(v) if isinstance(v, tuple) else v for k, v in deciding.items()},

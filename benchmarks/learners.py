@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,9 +33,25 @@ ACTIVATIONS: dict[str, Activation] = {
     "leaky_relu": Activation(lambda x: jax.nn.leaky_relu(x, _LEAK), math.sqrt(2 / (1 + _LEAK**2))),
     "relu": Activation(jax.nn.relu, math.sqrt(2)),
     "swish": Activation(jax.nn.swish, math.sqrt(2)),
+    "gelu": Activation(jax.nn.gelu, math.sqrt(2)),
 }
 
 OUTPUT = "output"
+_EPSILON = 1e-5
+"""Added to a variance before its root, as in PyTorch."""
+
+
+def _standardised(x: jax.Array, axis: int) -> jax.Array:
+    return (x - x.mean(axis, keepdims=True)) * jax.lax.rsqrt(x.var(axis, keepdims=True) + _EPSILON)
+
+
+NORMALIZATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "none": lambda x: x,
+    "layer": functools.partial(_standardised, axis=-1),
+    "batch": functools.partial(_standardised, axis=0),
+}
+"""What happens to the inputs of a hidden layer's activation, before a scale and a bias. Batch norm has no running
+statistics: an experiment that tests on whole batches needs none."""
 
 
 def hidden_names(sizes: Sequence[int]) -> list[str]:
@@ -42,39 +59,72 @@ def hidden_names(sizes: Sequence[int]) -> list[str]:
     return [f"hidden_{i}" for i in range(1, len(sizes) - 1)]
 
 
-def init(key: PRNGKeyArray, sizes: Sequence[int], activation: str) -> dict[str, Any]:
+def init(key: PRNGKeyArray, sizes: Sequence[int], activation: str, *, normalization: str = "none") -> dict[str, Any]:
     """Draws initial parameters: Kaiming-uniform kernels with the activation's gain (output layer 1), biases 0.
 
     Args:
         key: Random key.
         sizes: Layer sizes, input and output included.
         activation: A name of `ACTIVATIONS`.
+        normalization: A name of `NORMALIZATIONS`; its layers have a scale of 1 and a bias of 0.
     """
     names = [*hidden_names(sizes), OUTPUT]
     gains = [ACTIVATIONS[activation].gain] * (len(names) - 1) + [1.0]
     keys = jax.random.split(key, len(names))
-    return {
+    params = {
         name: {"kernel": kaiming_uniform(keys[i], (sizes[i], sizes[i + 1]), gains[i]), "bias": jnp.zeros(sizes[i + 1])}
         for i, name in enumerate(names)
     }
+    if normalization == "none":
+        return params
+    norms = {
+        name: {"scale": jnp.ones(size), "bias": jnp.zeros(size)}
+        for name, size in zip(hidden_names(sizes), sizes[1:-1], strict=True)
+    }
+    return params | {_norm_name(name): norm for name, norm in norms.items()}
 
 
-def kaiming_uniform(key: PRNGKeyArray, shape: tuple[int, int], gain: float) -> Float[Array, "inputs units"]:
-    """Draws from U(-b, b) with b = gain sqrt(3 / inputs) (He et al., 2015)."""
-    bound = gain * math.sqrt(3 / shape[0])
+def _norm_name(layer: str) -> str:
+    return f"{layer}_norm"
+
+
+def kaiming_uniform(key: PRNGKeyArray, shape: tuple[int, ...], gain: float) -> Float[Array, "*inputs units"]:
+    """Draws from U(-b, b) with b = gain sqrt(3 / inputs) (He et al., 2015); the last axis is that of the units."""
+    bound = gain * math.sqrt(3 / math.prod(shape[:-1]))
     return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
 
 
-def make_apply(sizes: Sequence[int], activation: str) -> Callable[[dict[str, Any], jax.Array], jax.Array]:
-    """Returns the function of parameters and inputs [B, inputs] that gives the outputs [B, outputs]."""
-    function = ACTIVATIONS[activation].function
+def make_apply(
+    sizes: Sequence[int], activation: str, *, normalization: str = "none", dropout: float = 0.0
+) -> Callable[..., jax.Array]:
+    """Returns the function of parameters, inputs [B, inputs] and a key that gives the outputs [B, outputs].
 
-    def apply(params: dict[str, Any], x: jax.Array) -> jax.Array:
-        for name in hidden_names(sizes):
-            x = gxd.tap(name, function(_dense(params[name], x)))
+    Args:
+        sizes: Layer sizes, input and output included.
+        activation: A name of `ACTIVATIONS`.
+        normalization: A name of `NORMALIZATIONS`.
+        dropout: Share of the hidden units that are left out where the function is given a key.
+    """
+    function, normalize = ACTIVATIONS[activation].function, NORMALIZATIONS[normalization]
+
+    def apply(params: dict[str, Any], x: jax.Array, dropout_key: PRNGKeyArray | None = None) -> jax.Array:
+        for number, name in enumerate(hidden_names(sizes)):
+            x = _dense(params[name], x)
+            if normalization != "none":
+                norm = params[_norm_name(name)]
+                x = normalize(x) * norm["scale"] + norm["bias"]
+            x = function(x)
+            if dropout and dropout_key is not None:
+                x = drop(x, dropout, jax.random.fold_in(dropout_key, number))
+            x = gxd.tap(name, x)
         return _dense(params[OUTPUT], x)
 
     return apply
+
+
+def drop(x: jax.Array, rate: float, key: PRNGKeyArray) -> jax.Array:
+    """Leaves out a share of the values and scales the others up (Srivastava et al., 2014)."""
+    return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
 
 
 def _dense(layer: dict[str, jax.Array], x: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ A new method is one row of `METHODS`; a new hyper-parameter one field of `Hyperp
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,12 +29,32 @@ class Hyperparameters:
     """Weight decay of `shrink_and_perturb`."""
     noise_std: tuple[float, ...] | None = None
     """Standard deviation of the noise that `shrink_and_perturb` adds at every step."""
+    l2_init: tuple[float, ...] = (1e-3,)
+    """Weight decay towards the initial weights of `l2_init`."""
+    dropout: tuple[float, ...] = (0.1,)
+    """Share of the hidden units that `dropout` leaves out."""
     replacement_rate: tuple[float, ...] | None = None
-    """Share of the mature units that the resetting methods replace per step."""
+    """Share of the mature units that continual backprop replaces per step."""
+    cost_weight: tuple[float, ...] = (1.0,)
+    """Weight of the cost of a reset against its benefit in `gxd_adaptation`."""
+    dormancy_tau: tuple[float, ...] = (0.1,)
+    """Score, as a share of the layer's mean, below which `redo` and `regrama` reset a unit."""
+    rejection: tuple[float, ...] = (0.01,)
+    """Chance of taking a living unit for dead in `self_normalized_resets`."""
+    weight_rate: tuple[float, ...] = (0.01,)
+    """Share of the weights that `selective_weight_reinitialization` draws anew each time."""
+    spectral_strength: tuple[float, ...] = (1e-3,)
+    """Weight of the regulariser of `spectral_regularization`."""
+    clip: tuple[float, ...] = (2.0,)
+    """Multiple of the initial bound that `weight_clipping` allows."""
+    gated_noise_std: tuple[float, ...] = (1e-2,)
+    """Standard deviation of the noise of `utility_gated_noise`."""
+    reset_period: int = 1000
+    """Updates between the resets of the methods that reset now and then."""
     maturity_threshold: int = 100
-    """Updates before a unit may be replaced."""
+    """Updates before continual backprop may replace a unit."""
     decay: float = 0.99
-    """Decay of the running utilities."""
+    """Decay of the running utilities of continual backprop."""
 
 
 Setting = dict[str, float]
@@ -59,7 +80,7 @@ class Ingredients(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A method.
+    """A method: what is applied to the gradients, and what it asks of the network and the task loop.
 
     Attributes:
         build: Ingredients -> what is applied to the gradients.
@@ -67,6 +88,8 @@ class Method(NamedTuple):
         readout: Readout of the sensitivities that it needs, or None.
         resets: Whether it replaces units.
         hidden: False for a learner without hidden layers.
+        normalization: Of the network's hidden layers, a name of `learners.NORMALIZATIONS`.
+        resets_head: Whether the output layer starts anew with every task.
     """
 
     build: Callable[[Ingredients], optax.GradientTransformation]
@@ -74,6 +97,14 @@ class Method(NamedTuple):
     readout: str | None = None
     resets: bool = False
     hidden: bool = True
+    normalization: str = "none"
+    resets_head: bool = False
+
+    @property
+    def is_for_numbers(self) -> bool:
+        """Whether it can be used where one number is predicted, without batches and without a signal of the task."""
+        of_classes = self.readout in ("predicted", "target", "fisher")
+        return not of_classes and self.normalization == "none" and not self.resets_head and "dropout" not in self.own
 
 
 def _backprop(given: Ingredients) -> optax.GradientTransformation:
@@ -84,6 +115,10 @@ def _l2(given: Ingredients) -> optax.GradientTransformation:
     return optax.chain(optax.add_decayed_weights(given.setting["l2"]), given.optimizer)
 
 
+def _l2_init(given: Ingredients) -> optax.GradientTransformation:
+    return optax.chain(gxd.methods.l2_init(given.setting["l2_init"]), given.optimizer)
+
+
 def _shrink_and_perturb(given: Ingredients) -> optax.GradientTransformation:
     """The weight decay shrinks, as in [N]; the noise is added after the step."""
     decay = optax.add_decayed_weights(given.setting["perturb_l2"])
@@ -91,21 +126,63 @@ def _shrink_and_perturb(given: Ingredients) -> optax.GradientTransformation:
     return optax.chain(decay, given.optimizer, perturb)
 
 
-def _resetting(utility: str, readout: str | None = None) -> Method:
+def _spectral_regularization(given: Ingredients) -> optax.GradientTransformation:
+    penalty = gxd.methods.spectral_regularization(given.setting["spectral_strength"], key=given.key)
+    return optax.chain(penalty, given.optimizer)
+
+
+def _weight_clipping(given: Ingredients) -> optax.GradientTransformation:
+    return optax.chain(given.optimizer, gxd.methods.weight_clipping(given.setting["clip"]))
+
+
+def _utility_gated_noise(given: Ingredients) -> optax.GradientTransformation:
+    noise = gxd.methods.utility_gated_noise(given.setting["gated_noise_std"], key=given.key)
+    return optax.chain(noise, given.optimizer)
+
+
+def _continual_backprop(given: Ingredients, utility: str | gxd.utilities.Utility) -> optax.GradientTransformation:
+    resets = gxd.continual_backprop(
+        given.units,
+        utility=utility,
+        replacement_rate=given.setting["replacement_rate"],
+        maturity_threshold=given.hyperparameters.maturity_threshold,
+        decay=given.hyperparameters.decay,
+        key=given.key,
+    )
+    return gxd.chain(given.optimizer, resets)
+
+
+def _cbp(utility: str, readout: str | None = None) -> Method:
     """Returns continual backprop with one of its utilities."""
-
-    def build(given: Ingredients) -> optax.GradientTransformation:
-        resets = gxd.continual_backprop(
-            given.units,
-            utility=utility,
-            replacement_rate=given.setting["replacement_rate"],
-            maturity_threshold=given.hyperparameters.maturity_threshold,
-            decay=given.hyperparameters.decay,
-            key=given.key,
-        )
-        return gxd.chain(given.optimizer, resets)
-
+    build = functools.partial(_continual_backprop, utility=utility)
     return Method(build, own=("replacement_rate",), readout=readout, resets=True)
+
+
+def _gxd_adaptation(given: Ingredients) -> optax.GradientTransformation:
+    """Cost minus benefit: units with large incoming weights have more to gain from a reset."""
+    utility = gxd.utilities.combine("gxd", "adaptation", weight=given.setting["cost_weight"])
+    return _continual_backprop(given, utility)
+
+
+def _redo(given: Ingredients) -> optax.GradientTransformation:
+    tau, period = given.setting["dormancy_tau"], given.hyperparameters.reset_period
+    return gxd.chain(given.optimizer, gxd.methods.redo(given.units, tau=tau, period=period, key=given.key))
+
+
+def _regrama(given: Ingredients) -> optax.GradientTransformation:
+    tau, period = given.setting["dormancy_tau"], given.hyperparameters.reset_period
+    return gxd.chain(given.optimizer, gxd.methods.regrama(given.units, tau=tau, period=period, key=given.key))
+
+
+def _self_normalized_resets(given: Ingredients) -> optax.GradientTransformation:
+    resets = gxd.methods.self_normalized_resets(given.units, rejection=given.setting["rejection"], key=given.key)
+    return gxd.chain(given.optimizer, resets)
+
+
+def _selective_weight_reinitialization(given: Ingredients) -> optax.GradientTransformation:
+    rate, period = given.setting["weight_rate"], given.hyperparameters.reset_period
+    resets = gxd.methods.selective_weight_reinitialization(rate=rate, period=period, key=given.key)
+    return gxd.chain(given.optimizer, resets)
 
 
 METHODS: dict[str, Method] = {
@@ -113,11 +190,33 @@ METHODS: dict[str, Method] = {
     "backprop": Method(_backprop),
     "l2": Method(_l2, own=("l2",)),
     "shrink_and_perturb": Method(_shrink_and_perturb, own=("perturb_l2", "noise_std")),
-    "cbp_contribution": _resetting("contribution"),
-    "cbp_mean_corrected_contribution": _resetting("mean_corrected_contribution"),
-    "cbp_adaptable_contribution": _resetting("adaptable_contribution"),
-    "gxd": _resetting("gxd", readout="logits"),
-    "cbp_random": _resetting("random"),
+    "l2_init": Method(_l2_init, own=("l2_init",)),
+    "spectral_regularization": Method(_spectral_regularization, own=("spectral_strength",)),
+    "weight_clipping": Method(_weight_clipping, own=("clip",)),
+    "utility_gated_noise": Method(_utility_gated_noise, own=("gated_noise_std",)),
+    "dropout": Method(_backprop, own=("dropout",)),
+    "layer_norm": Method(_backprop, normalization="layer"),
+    "batch_norm": Method(_backprop, normalization="batch"),
+    "head_reset": Method(_backprop, resets_head=True),
+    "redo": Method(_redo, own=("dormancy_tau",), resets=True),
+    "regrama": Method(_regrama, own=("dormancy_tau",), readout="loss", resets=True),
+    "self_normalized_resets": Method(_self_normalized_resets, own=("rejection",), resets=True),
+    "selective_weight_reinitialization": Method(_selective_weight_reinitialization, own=("weight_rate",), resets=True),
+    "cbp_contribution": _cbp("contribution"),
+    "cbp_mean_corrected_contribution": _cbp("mean_corrected_contribution"),
+    "cbp_adaptable_contribution": _cbp("adaptable_contribution"),
+    "cbp_weight": _cbp("weight"),
+    "cbp_adaptation": _cbp("adaptation"),
+    "cbp_activation": _cbp("activation"),
+    "cbp_gradient": _cbp("gradient", readout="loss"),
+    "cbp_random": _cbp("random"),
+    "gxd": _cbp("gxd", readout="logits"),
+    "gxd_exact": _cbp("gxd", readout="logits_exact"),
+    "gxd_predicted": _cbp("gxd", readout="predicted"),
+    "gxd_target": _cbp("gxd", readout="target"),
+    "gxd_fisher": _cbp("gxd", readout="fisher"),
+    "gxd_loss": _cbp("gxd", readout="loss"),
+    "gxd_adaptation": Method(_gxd_adaptation, own=("replacement_rate", "cost_weight"), readout="logits", resets=True),
 }
 
 

@@ -1,4 +1,4 @@
-"""Learning curves: one panel per condition, one line per method, shaded standard errors."""
+"""Learning curves: one panel per condition (and diagnostic), one line per method, shaded standard errors."""
 
 from __future__ import annotations
 
@@ -27,28 +27,30 @@ _COLOURS = ("C0", "C1", "C2", "C3", "C4", "C5", "C9", "black", "C8", "C6")
 def save_curves(experiment: Experiment, table: pd.DataFrame, out: Path) -> None:
     """Draws the curves of an experiment into `curves.png` and `curves.svg`.
 
-    Where a method ran with several settings in a panel, its best one (lowest mean over the run) is drawn.
+    Where a method ran with several settings in a panel, its best one (by the mean over the run) is drawn. With
+    diagnostics, a condition is a row of panels: the measure, and the diagnostics beside it.
 
     Args:
         experiment: The experiment.
         table: Curves of its runs.
         out: Folder of the results.
     """
-    panels = _panels(experiment, table)
-    columns = min(_COLUMNS, len(panels))
+    measures = (experiment.measure, *experiment.diagnostics)
+    panels = [(title, part, name) for title, part in _panels(experiment, table).items() for name in measures]
+    columns = len(measures) if experiment.diagnostics else min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     size = (_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     colours = dict(zip(dict.fromkeys(table["method"]), itertools.cycle(_COLOURS), strict=False))
-    for ax, (title, panel) in zip(axes.flat, panels.items(), strict=False):
+    for ax, (title, panel, measure) in zip(axes.flat, panels, strict=False):
         for method, runs in panel.groupby("method", sort=False):
             best = _best(experiment, runs)
-            values = by_seed(experiment, best, experiment.measure)
+            values = by_seed(experiment, best, measure)
             mean, error = values.mean(0), np.nan_to_num(standard_error(values))
             colour = colours[method]
             ax.plot(experiment.ends, mean, color=colour, label=method)
             ax.fill_between(experiment.ends, mean - error, mean + error, color=colour, alpha=_SHADE, linewidth=0)
-        ax.set(title=title, xlabel=experiment.axis, ylabel=experiment.measure)
+        ax.set(title=title, xlabel=experiment.axis, ylabel=measure.replace("_", " "))
     for ax in axes.flat[len(panels) :]:
         ax.set_visible(False)
     handles, names = axes.flat[0].get_legend_handles_labels()
@@ -77,7 +79,8 @@ def _panels(experiment: Experiment, table: pd.DataFrame) -> dict[str, pd.DataFra
 
 
 def _best(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
-    """Returns the curves of the setting with the lowest measure; one that diverged comes last."""
-    settings = runs.fillna({experiment.measure: np.inf}).groupby(labels_of(experiment), sort=False)
-    best = settings[experiment.measure].mean().idxmin()
+    """Returns the curves of the setting with the best measure; one that diverged comes last."""
+    settings = runs.groupby(labels_of(experiment), sort=False)[experiment.measure]
+    sign = -1 if experiment.higher_is_better else 1
+    best = settings.apply(lambda values: sign * values.mean(skipna=False)).fillna(np.inf).idxmin()
     return runs.groupby(labels_of(experiment), sort=False).get_group(best)

@@ -22,7 +22,7 @@ _MEMORY_SECONDS = 600.0
 @contextlib.contextmanager
 def progress(experiment: Experiment, console: Console) -> Iterator[OnChunk]:
     """Shows how far an experiment is; yields the function that the runner is to call after every chunk."""
-    chunks = len(experiment.ends)
+    points = len(experiment.ends)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -33,11 +33,11 @@ def progress(experiment: Experiment, console: Console) -> Iterator[OnChunk]:
         console=console,
         speed_estimate_period=_MEMORY_SECONDS,
     )
-    task = bar.add_task("", total=chunks * len(experiment.runs))
+    task = bar.add_task("", total=points * len(experiment.runs))
 
     def on_chunk(run: Run, number: int, done: int) -> None:
         bar.start()  # not before there is something to show: the call may be refused
-        bar.update(task, description=run.name, completed=number * chunks + done)
+        bar.update(task, description=run.name, completed=number * points + done)
 
     try:
         yield on_chunk
@@ -59,7 +59,7 @@ def results_table(experiment: Experiment, summary: pd.DataFrame) -> Table:
     table = Table(title=f"{title} (mean ± standard error of {len(experiment.seeds)} seeds)", box=box.SIMPLE)
     for label in columns:
         table.add_column(label, overflow="fold")
-    measures = {"first": "first tenth", "last": "last tenth", "rise": "rise"}
+    measures = {"first": "first tenth", "last": "last tenth", "change": "change"}
     measures |= {name: name for name in experiment.totals}
     for heading in measures.values():
         table.add_column(heading, justify="right", no_wrap=True)

@@ -17,13 +17,13 @@ from benchmarks import checkpoints, folder, tables
 from benchmarks.experiment import Experiment, Run
 
 OnChunk = Callable[[Run, int, int], None]
-"""Called with the run, its number, and how many of its chunks are on disk."""
+"""Called with the run, its number, and how many points of its curves are on disk."""
 
 _SEEDS = PartitionSpec("seeds")
 
 
-def _nothing(run: Run, number: int, chunks: int) -> None:
-    del run, number, chunks
+def _nothing(run: Run, number: int, points: int) -> None:
+    del run, number, points
 
 
 def run_experiment(
@@ -50,12 +50,14 @@ def run_experiment(
     if len(set(names)) < len(names):
         raise ValueError(f"the names of runs must differ, got {names}")
     folder.open_folder(out, experiment.config, resume=resume)
+    mesh = jax.make_mesh((len(experiment.devices),), ("seeds",), devices=experiment.devices)
+    experiment = experiment._replace(data=jax.device_put(experiment.data, NamedSharding(mesh, PartitionSpec())))
     curves = []
     for number, run in enumerate(experiment.runs):
         finished, checkpoint = out / "runs" / f"{run.name}.csv", out / "runs" / f"{run.name}.checkpoint"
         if not finished.exists():
             with checkpoints.open_manager(checkpoint) as manager:
-                measures = _run(experiment, run, manager, lambda chunks, r=run, n=number: on_chunk(r, n, chunks))
+                measures = _run(experiment, run, mesh, manager, lambda points, r=run, n=number: on_chunk(r, n, points))
             folder.write_file(finished, tables.curves(experiment, run, measures).to_csv(index=False))
         shutil.rmtree(checkpoint, ignore_errors=True)
         on_chunk(run, number, len(experiment.ends))
@@ -64,48 +66,53 @@ def run_experiment(
 
 
 def _run(
-    experiment: Experiment, run: Run, manager: ocp.CheckpointManager, on_chunk: Callable[[int], None]
+    experiment: Experiment,
+    run: Run,
+    mesh: jax.sharding.Mesh,
+    manager: ocp.CheckpointManager,
+    on_chunk: Callable[[int], None],
 ) -> dict[str, np.ndarray]:
-    """Runs one run to its end and returns its measures [S, chunks]."""
-    mesh = jax.make_mesh((len(experiment.devices),), ("seeds",), devices=experiment.devices)
-    sharding = NamedSharding(mesh, _SEEDS)
-    seeds = jax.device_put(experiment.seeds, sharding)
-    carry = jax.jit(_over_seeds(run.start, mesh, None))(seeds)
+    """Runs one run to its end and returns its measures [S, N]."""
+    seeds = jax.device_put(experiment.seeds, NamedSharding(mesh, _SEEDS))
+    carry = jax.jit(_over_seeds(run.start, mesh, None))(seeds, experiment.data)
     measures: dict[str, np.ndarray] = {}
     config = {**experiment.config, "run": dict(run.labels)}
     if manager.latest_step() is not None:
         carry, measures = checkpoints.load(manager, config, carry)
     done = min((values.shape[1] for values in measures.values()), default=0)
     on_chunk(done)
-    chunk = compile_chunk(run, carry, mesh, experiment.group)
-    for finished in range(done + 1, len(experiment.ends) + 1):
-        carry, new = chunk(carry)
+    chunk = compile_chunk(run, carry, experiment.data, mesh, experiment.group)
+    for finished in range(done + experiment.points, len(experiment.ends) + 1, experiment.points):
+        carry, new = chunk(carry, experiment.data)
         for name, values in new.items():
             earlier = [measures[name]] if name in measures else []
-            measures[name] = np.concatenate([*earlier, np.asarray(values)[:, None]], axis=1)
+            measures[name] = np.concatenate([*earlier, np.asarray(values).reshape(len(seeds), -1)], axis=1)
         checkpoints.save(manager, config, carry, measures)
         on_chunk(finished)
     return measures
 
 
-def compile_chunk(run: Run, carry: Any, mesh: jax.sharding.Mesh, group: int | None) -> Callable[[Any], Any]:
+def compile_chunk(
+    run: Run, carry: Any, data: Any, mesh: jax.sharding.Mesh, group: int | None
+) -> Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]]:
     """Compiles a run's chunk for all seeds, once for the whole run; the carry is donated.
 
     The devices share the seeds evenly. A device computes `group` seeds at a time, one group after the other: XLA
     compiles a loop whose step touches little memory to one piece of machine code on CPU, several times faster than the
     loop over a step of many seeds.
     """
-    return jax.jit(_over_seeds(run.chunk, mesh, group), donate_argnums=0).lower(carry).compile()
+    return jax.jit(_over_seeds(run.chunk, mesh, group), donate_argnums=0).lower(carry, data).compile()
 
 
 def _over_seeds(function: Callable, mesh: jax.sharding.Mesh, group: int | None) -> Callable:
-    def on_device(values: Any) -> Any:
+    def on_device(values: Any, data: Any) -> Any:
         seeds = jax.tree.leaves(values)[0].shape[0]
         if group is None or group >= seeds:
-            return jax.vmap(function)(values)
-        return jax.lax.map(function, values, batch_size=_largest_divisor(seeds, group))
+            return jax.vmap(function, in_axes=(0, None))(values, data)
+        return jax.lax.map(lambda value: function(value, data), values, batch_size=_largest_divisor(seeds, group))
 
-    return jax.shard_map(on_device, mesh=mesh, in_specs=_SEEDS, out_specs=_SEEDS, check_vma=False)
+    specs = (_SEEDS, PartitionSpec())
+    return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=_SEEDS, check_vma=False)
 
 
 def _largest_divisor(number: int, most: int) -> int:

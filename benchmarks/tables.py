@@ -1,4 +1,4 @@
-"""The numbers of an experiment as tidy tables: curves, one row per run, seed and chunk; and their summary."""
+"""The numbers of an experiment as tidy tables: curves, one row per run, seed and point; and their summary."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def curves(experiment: Experiment, run: Run, measures: dict[str, np.ndarray]) ->
     Args:
         experiment: The experiment.
         run: The run.
-        measures: Measure name -> values [S, chunks].
+        measures: Measure name -> values [S, N].
     """
-    seeds, chunks = len(experiment.seeds), len(experiment.ends)
+    seeds, points = len(experiment.seeds), len(experiment.ends)
     columns = {"problem": experiment.problem, **run.labels}
-    columns |= {"seed": np.repeat(experiment.seeds, chunks), experiment.axis: np.tile(experiment.ends, seeds)}
+    columns |= {"seed": np.repeat(experiment.seeds, points), experiment.axis: np.tile(experiment.ends, seeds)}
     return pd.DataFrame(columns | {name: values.reshape(-1) for name, values in measures.items()})
 
 
@@ -35,8 +35,9 @@ def read_curves(path: Path, experiment: Experiment) -> pd.DataFrame:
         RefusedError: If the file is not what `curves` made.
     """
     rows = len(experiment.seeds) * len(experiment.ends)
+    measured = (experiment.measure, *experiment.diagnostics)
     try:
-        table = pd.read_csv(path, keep_default_na=False, na_values={experiment.measure: ["", "nan"]})
+        table = pd.read_csv(path, keep_default_na=False, na_values={name: ["", "nan"] for name in measured})
         whole = len(table) == rows and experiment.measure in table
     except (ValueError, pd.errors.ParserError):
         whole = False
@@ -53,8 +54,8 @@ def labels_of(experiment: Experiment) -> list[str]:
 def summary(experiment: Experiment, table: pd.DataFrame) -> pd.DataFrame:
     """Returns one row per run: mean and standard error over the seeds.
 
-    Columns `first`, `last` and `rise` speak of the measure in the first tenth, in the last tenth, and of the difference
-    within a seed; the totals are sums over the whole run.
+    Columns `first`, `last` and `change` speak of the measure in the first tenth, in the last tenth, and of their
+    difference within a seed; the totals are sums over the whole run.
 
     Args:
         experiment: The experiment.
@@ -65,7 +66,7 @@ def summary(experiment: Experiment, table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for key, run in table.groupby(labels, sort=False):
         values = by_seed(experiment, run, experiment.measure)
-        per_seed = {"first": values @ first, "last": values @ last, "rise": values @ last - values @ first}
+        per_seed = {"first": values @ first, "last": values @ last, "change": values @ last - values @ first}
         per_seed |= {name: by_seed(experiment, run, name).sum(1) for name in experiment.totals}
         row = dict(zip(labels, key, strict=True)) | {"seeds": len(values)}
         for name, value in per_seed.items():
@@ -75,12 +76,12 @@ def summary(experiment: Experiment, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_seed(experiment: Experiment, run: pd.DataFrame, measure: str) -> np.ndarray:
-    """Returns one measure of one run, [S, chunks]."""
+    """Returns one measure of one run, [S, N]."""
     return run.pivot(index="seed", columns=experiment.axis, values=measure).to_numpy(np.float64)
 
 
 def tenth_weights(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the weights [chunks] of the mean over the first and over the last tenth; a chunk may belong in part."""
+    """Returns the weights [N] of the mean over the first and over the last tenth; a point may belong in part."""
     starts, total = np.concatenate([[0], ends[:-1]]), ends[-1]
     share = _SHARE * total
     first = np.clip(share - starts, 0, ends - starts)

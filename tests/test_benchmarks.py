@@ -35,10 +35,12 @@ def tiny(**changes):
 def random_walks(**changes):
     """An experiment of the tiny one's shape that compiles in a moment: two random walks a seed."""
 
-    def start(seed):
+    def start(seed, data):
+        del data
         return jax.random.key(seed), jnp.float32(0)
 
-    def chunk(carry):
+    def chunk(carry, data):
+        del data
         key, place = carry
         key, step_key = jax.random.split(key)
         place += jax.random.normal(step_key)
@@ -206,7 +208,7 @@ def test_linear_learner_runs_once_and_paper_scale_has_its_grid():
 
 def test_chunk_equals_plain_sgd_by_hand():
     run = tiny(method=("backprop",), bin=40, flip_every=40, examples=40).runs[0]
-    carry = run.start(jnp.int32(7))
+    carry = run.start(jnp.int32(7), ())
     end, measures = jax.jit(run.chunk)(carry)
     stream, state, params, errors = regression.Stream("one", 40), carry.stream, carry.learner.params, []
 
@@ -227,7 +229,7 @@ def test_chunk_equals_plain_sgd_by_hand():
 def test_replaced_units_are_counted():
     settings = {"method": ("cbp_contribution",), "replacement_rate": (1.0,), "maturity_threshold": 9}
     run = tiny(**settings, bin=40, flip_every=40).runs[0]
-    _, measures = jax.jit(run.chunk)(run.start(jnp.int32(0)))
+    _, measures = jax.jit(run.chunk)(run.start(jnp.int32(0), ()), ())
     # At rate 1 and maturity 9 all five units go at updates 10, 20, 30 and 40.
     assert measures["replaced"] == 20
 
@@ -368,8 +370,8 @@ def test_summary_by_hand():
     ramp = np.arange(10, dtype=np.float32)
     measures = {"error": np.stack([ramp, ramp + 2]), "replaced": np.tile([[1], [3]], 10)}
     summary = tables.summary(experiment, tables.curves(experiment, experiment.runs[0], measures)).iloc[0]
-    assert (summary["first_mean"], summary["last_mean"], summary["rise_mean"]) == (1.0, 10.0, 9.0)
-    assert (summary["first_se"], summary["rise_se"]) == (1.0, 0.0)
+    assert (summary["first_mean"], summary["last_mean"], summary["change_mean"]) == (1.0, 10.0, 9.0)
+    assert (summary["first_se"], summary["change_se"]) == (1.0, 0.0)
     assert (summary["replaced_mean"], summary["replaced_se"]) == (20.0, 10.0)
 
 

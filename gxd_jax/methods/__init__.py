@@ -1,6 +1,7 @@
 """The other remedies against loss of plasticity, one file each: optax transformations, and pure functions."""
 
 from gxd_jax.methods.full_reset import full_reset
+from gxd_jax.methods.l2_init import l2_init
 from gxd_jax.methods.plasticity_injection import Injection, injected, plasticity_injection
 from gxd_jax.methods.redo import redo
 from gxd_jax.methods.regrama import regrama
@@ -15,6 +16,7 @@ __all__ = [
     "Injection",
     "full_reset",
     "injected",
+    "l2_init",
     "plasticity_injection",
     "redo",
     "regrama",

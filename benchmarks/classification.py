@@ -1,0 +1,217 @@
+"""What the experiments on images share: their options, the learner that a method's row stands for, its diagnostics."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from rich.console import Console
+
+import gxd_jax as gxd
+from benchmarks import datasets, learners, methods
+from benchmarks.experiment import Options
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
+
+DIAGNOSTICS = ("dead", "saturated", "effective_rank", "stable_rank", "weight_magnitude", "mean_utility")
+METHODS = tuple(name for name, method in methods.METHODS.items() if method.hidden)
+
+_MOMENTUM = 0.9
+_OPTIMIZERS = {
+    "sgd": optax.sgd,
+    "momentum": lambda step_size: optax.sgd(step_size, momentum=_MOMENTUM),
+    "adam": gxd.adam,
+}
+_BOUNDS = {"tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0)}
+"""Bounds of the activations that have two; units near one of them on every example are saturated."""
+_BRIGHTEST = 255
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageOptions(methods.Hyperparameters, Options):
+    """Options of every experiment on images."""
+
+    tfds: str | None = None
+    """Image-classification set of tensorflow-datasets, name[/config][:version]; by default scikit-learn's digits."""
+    data_dir: Path | None = None
+    """Folder of the sets of tensorflow-datasets; by default its own choice."""
+    activation: tuple[Literal[tuple(learners.ACTIVATIONS)], ...] | None = None  # type: ignore[valid-type]
+    """Activations of the network."""
+    optimizer: tuple[Literal[tuple(_OPTIMIZERS)], ...] | None = None  # type: ignore[valid-type]
+    """Optimizers underneath the methods; momentum is SGD with momentum 0.9."""
+    step_size: tuple[float, ...] | None = None
+    """Step sizes of the optimizers."""
+    batch: int | None = None
+    """Examples of a step."""
+    tasks: int | None = None
+    """Tasks of a run."""
+    tasks_per_chunk: int | None = None
+    """Tasks that are computed between two checkpoints, a divisor of the tasks."""
+    probe: int | None = None
+    """Examples of a new task on which the network is looked at before it learns the task."""
+    group: int | None = None
+    """Seeds that a device computes together; by default all."""
+
+
+def load(settings: ImageOptions) -> tuple[datasets.Images, dict[str, Any]]:
+    """Reads the images; returns them and what the configuration says about them."""
+    images = datasets.load(settings.tfds, settings.data_dir, Console())
+    return images, {"data": {"name": images.name, "digest": images.digest}}
+
+
+def check_tasks(settings: ImageOptions) -> None:
+    """Checks what the settings say about tasks.
+
+    Raises:
+        ValueError: If a number is impossible.
+    """
+    for name in ("batch", "tasks", "tasks_per_chunk", "probe"):
+        if getattr(settings, name) < 1:
+            raise ValueError(f"{name} must be 1 or more, got {getattr(settings, name)}")
+    if settings.tasks % settings.tasks_per_chunk:
+        raise ValueError(
+            f"tasks must be a multiple of tasks_per_chunk, got {settings.tasks} and {settings.tasks_per_chunk}"
+        )
+    for name in settings.method:
+        if methods.METHODS[name].normalization == "batch" and settings.batch < 2:
+            raise ValueError(f"{name} needs a batch of 2 or more, got {settings.batch}")
+
+
+def as_inputs(images: UInt8[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Scales bytes to [0, 1]."""
+    return images.astype(jnp.float32) / _BRIGHTEST
+
+
+class Network(NamedTuple):
+    """A network.
+
+    Attributes:
+        init: Key -> initial parameters.
+        apply: (parameters, inputs, dropout key or None) -> logits.
+        example: Inputs of two examples.
+    """
+
+    init: Callable[[PRNGKeyArray], dict[str, Any]]
+    apply: Callable[..., jax.Array]
+    example: jax.Array
+
+
+class Learner(NamedTuple):
+    """A method on a network.
+
+    Attributes:
+        start: Key -> training state.
+        step: (training state, (inputs, dropout key), labels) -> (training state, (loss, logits)).
+        logits: (parameters, inputs) -> logits, without dropout.
+        diagnose: (training state, inputs) -> the `DIAGNOSTICS`.
+        reset_head: Training state -> training state with an output layer of zeros.
+        replaced: Training state -> units replaced since the start.
+    """
+
+    start: Callable[[PRNGKeyArray], gxd.training.TrainState]
+    step: Callable[..., Any]
+    logits: Callable[[Any, jax.Array], jax.Array]
+    diagnose: Callable[[gxd.training.TrainState, jax.Array], dict[str, jax.Array]]
+    reset_head: Callable[[gxd.training.TrainState], gxd.training.TrainState]
+    replaced: Callable[[gxd.training.TrainState], jax.Array]
+
+
+def make_learner(
+    network: Network,
+    method: methods.Method,
+    setting: methods.Setting,
+    settings: ImageOptions,
+    *,
+    activation: str,
+    optimizer: str,
+    step_size: float,
+) -> Learner:
+    """Returns what a method's row stands for on a network. The wiring of its units is found, not written.
+
+    Args:
+        network: The network.
+        method: The method.
+        setting: Values of the method's own hyper-parameters.
+        settings: Settings with every value filled in.
+        activation: Activation of the network.
+        optimizer: A name of the optimizers.
+        step_size: Step size of the optimizer.
+    """
+    params = network.init(jax.random.key(0))
+    units = gxd.find_units(lambda params, x: network.apply(params, x, None), params, network.example)
+    base = _OPTIMIZERS[optimizer](step_size)
+
+    def transform(key: PRNGKeyArray | int) -> optax.GradientTransformation:
+        return method.build(methods.Ingredients(base, units, setting, settings, key))
+
+    def with_logits(params: Any, inputs: tuple[jax.Array, Any]) -> tuple[jax.Array, jax.Array]:
+        logits = network.apply(params, *inputs)
+        return logits, logits
+
+    tx = transform(0)  # the keys of a seed are in its state
+    observe = gxd.observe(with_logits, cross_entropy, units, readout=method.readout, has_aux=True)
+
+    def start(key: PRNGKeyArray) -> gxd.training.TrainState:
+        params_key, method_key, step_key = jax.random.split(key, 3)
+        return gxd.training.init(network.init(params_key), transform(method_key), step_key)
+
+    def logits(params: Any, x: jax.Array) -> jax.Array:
+        return network.apply(params, x, None)
+
+    def reset_head(state: gxd.training.TrainState) -> gxd.training.TrainState:
+        fresh = state.params | {learners.OUTPUT: jax.tree.map(jnp.zeros_like, state.params[learners.OUTPUT])}
+        params, opt_state = gxd.methods.full_reset(state.params, state.opt_state, fresh, tx, paths=[(learners.OUTPUT,)])
+        return state._replace(params=params, opt_state=opt_state)
+
+    def replaced(state: gxd.training.TrainState) -> Int[Array, ""]:
+        return sum(gxd.reset_info(state.opt_state).totals.values()) if method.resets else jnp.int32(0)
+
+    def diagnose(state: gxd.training.TrainState, x: jax.Array) -> dict[str, jax.Array]:
+        _, features = gxd.capture(logits, state.params, units, x)
+        metrics, total = gxd.metrics, sum(layer.size for layer in units)
+        dead = sum(metrics.dead_units(features[layer.name]).sum() for layer in units)
+        saturated, last = jnp.int32(0), features[units[-1].name]
+        if activation in _BOUNDS:
+            lower, upper = _BOUNDS[activation]
+            saturated = sum(
+                metrics.saturated_units(features[layer.name], lower=lower, upper=upper).sum() for layer in units
+            )
+        utility = jnp.float32(jnp.nan)
+        if method.resets:
+            utility = jnp.concatenate(list(gxd.reset_info(state.opt_state).utilities.values())).mean()
+        return {
+            "dead": dead / total,
+            "saturated": saturated / total,
+            "effective_rank": metrics.effective_rank(last),
+            "stable_rank": metrics.stable_rank(last),
+            "weight_magnitude": metrics.mean_weight_magnitude(state.params),
+            "mean_utility": utility,
+        }
+
+    return Learner(start, gxd.training.make_train_step(observe, tx), logits, diagnose, reset_head, replaced)
+
+
+def cross_entropy(logits: Float[Array, "B K"], labels: Int[Array, " B"]) -> Float[Array, ""]:
+    """Mean softmax cross-entropy."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def accuracy(logits: Float[Array, "B K"], labels: Int[Array, " B"]) -> Float[Array, ""]:
+    """Share of the examples whose largest logit is that of their class."""
+    return (logits.argmax(-1) == labels).mean()
+
+
+def conditions(settings: ImageOptions) -> list[dict[str, Any]]:
+    """Returns every combination of activation, optimizer and step size, as labels."""
+    return [
+        {"activation": activation, "optimizer": optimizer, "step_size": step_size}
+        for activation in settings.activation
+        for optimizer in settings.optimizer
+        for step_size in settings.step_size
+    ]
