@@ -3,6 +3,7 @@
 from gxd_jax import methods, metrics, readouts, training, utilities
 from gxd_jax.applying import apply_gradients, apply_updates
 from gxd_jax.chaining import chain, reset_info
+from gxd_jax.checkup import LayerReport, Report, check_up
 from gxd_jax.discover import Units, describe, find_units
 from gxd_jax.discovery.verification import verify_units
 from gxd_jax.observation import capture, observe, tap
@@ -16,8 +17,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ContinualBackpropState",
+    "LayerReport",
     "Observation",
     "ParamAxis",
+    "Report",
     "ResetInfo",
     "UnitLayer",
     "UnitRecord",
@@ -27,6 +30,7 @@ __all__ = [
     "apply_updates",
     "capture",
     "chain",
+    "check_up",
     "continual_backprop",
     "describe",
     "find_units",

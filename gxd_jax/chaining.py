@@ -87,7 +87,7 @@ def reset_info(opt_state: Any) -> ResetInfo:
     Raises:
         ValueError: If there is no such state, or two of them have a layer of the same name.
     """
-    states = _resetting_states(opt_state)
+    states = resetting_states(opt_state)
     if not states:
         raise ValueError("the optimizer state holds no state of continual_backprop")
     names = [name for state in states for name in state.layers]
@@ -112,6 +112,12 @@ def reset_info(opt_state: Any) -> ResetInfo:
     )
 
 
+def resetting_states(state: Any) -> list[ResettingState]:
+    """Returns the states of the resetting members inside an optimizer state."""
+    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ResettingState))
+    return [leaf for leaf in leaves if isinstance(leaf, ResettingState)]
+
+
 _AFTER_RESET = (
     "a member after the resetting member of chain changes its updates, which would undo the resets: "
     "put continual_backprop last"
@@ -133,13 +139,8 @@ def _clear(chained: list, states: list, wiring: dict, masks: dict, params: Any, 
 
 def _masks(old_state: Any, new_state: Any) -> dict[str, Any]:
     """Returns the masks of units replaced in this very update: a wrapper may have skipped it."""
-    pairs = zip(_resetting_states(old_state), _resetting_states(new_state), strict=True)
+    pairs = zip(resetting_states(old_state), resetting_states(new_state), strict=True)
     return {name: layer.replaced & (new.count != old.count) for old, new in pairs for name, layer in new.layers.items()}
-
-
-def _resetting_states(state: Any) -> list[ResettingState]:
-    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ResettingState))
-    return [leaf for leaf in leaves if isinstance(leaf, ResettingState)]
 
 
 def _changes_updates(member: optax.GradientTransformation) -> bool:

@@ -164,11 +164,11 @@ def describe(units: Sequence[UnitLayer]) -> str:
         ]
         height = max(map(len, cells))
         rows += [[cell[line] if line < len(cell) else "" for cell in cells] for line in range(height)]
-    text = _aligned(rows)
+    text = aligned(rows)
     left_out = getattr(units, "left_out", [])
     if left_out:
         rows = [[f"{_joined(entry.parameter)}[{entry.axis}]", entry.reason] for entry in left_out]
-        text += "\n\nleft out:\n" + _aligned(rows)
+        text += "\n\nleft out:\n" + aligned(rows)
     return text
 
 
@@ -193,7 +193,8 @@ def _joined(path: Path) -> str:
     return "/".join(map(str, path))
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Lays out the rows of a table as text."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "\n".join(lines)

@@ -402,11 +402,25 @@ def outgoing_magnitude(layer: UnitLayer, leaves: dict[Path, Array]) -> Float[Arr
     return sum(sums[1:], start=sums[0])
 
 
+def outgoing_count(layer: UnitLayer, leaves: dict[Path, Array]) -> int:
+    """Number of outgoing weights of each unit."""
+    return sum(_entries_per_unit(a, leaves[a.path].shape) for a in layer.outgoing)
+
+
 def incoming_std(layer: UnitLayer, leaves: dict[Path, Array]) -> tuple[Float[Array, ""], ...]:
     """Standard deviation of the units' entries in each incoming kernel."""
     return tuple(
         jnp.std(jnp.take(_float32(leaves[a.path]), _index(a, layer.size).ravel(), axis=a.axis)) for a in layer.incoming
     )
+
+
+def scale_units(layer: UnitLayer, leaves: dict[Path, Array], gains: Float[Array, " U"]) -> dict[Path, Array]:
+    """Returns the leaves with the incoming weights and own parameters of each unit times its gain."""
+    scaled = dict(leaves)
+    for param_axis in (*layer.incoming, *(axis for axis, _ in layer.own)):
+        leaf = scaled[param_axis.path]
+        scaled[param_axis.path] = (leaf * _spread(param_axis, gains, jnp.shape(leaf), 1.0)).astype(leaf.dtype)
+    return scaled
 
 
 def slices_shape(param_axis: ParamAxis, shape: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import gxd_jax as gxd
@@ -34,6 +35,12 @@ def test_ranks_of_a_zero_matrix_are_zero():
         0,
         0,
     ]
+
+
+def test_ranks_of_a_diverged_network_are_not_zero():
+    diverged = jnp.ones((3, 2)).at[0, 0].set(jnp.nan)
+    assert np.isnan(metrics.effective_rank(diverged))
+    assert np.isnan(metrics.stable_rank(diverged))
 
 
 def test_ranks_want_a_matrix():
@@ -71,6 +78,84 @@ def test_mean_weight_magnitude_counts_kernels_only():
     np.testing.assert_allclose(metrics.mean_weight_magnitude(params), (4 + 8) / 6)
     with pytest.raises(ValueError, match="no kernel"):
         metrics.mean_weight_magnitude({"bias": jnp.ones(3)})
+
+
+@pytest.mark.parametrize(
+    ("activation", "drives", "saturated"),
+    [
+        (jnp.tanh, [1.0, -1.7, 2.0, -40.0], [0, 0, 1, 1]),  # tanh 1.83 = 1 / 1.05
+        (jax.nn.sigmoid, [1.0, 3.0, -4.0, 40.0], [0, 0, 1, 1]),
+        (jax.nn.softplus, [5.0, 1.0, -1.0, -5.0], [0, 0, 0, 1]),
+        (jax.nn.relu, [3.0, 1e-3, -1.0, -40.0], [0, 0, 0, 0]),
+        (jax.nn.standardize, [3.0, 2.0, -1.0, -7.0], [0, 0, 0, 0]),  # a norm over the units does not hide the gain
+    ],
+)
+def test_saturation_by_intervention(activation, drives, saturated):
+    params = {"hidden": {"w": jnp.array([drives])}, "output": {"w": jnp.ones((4, 1))}}
+    units = gxd.sequential_units(params, ["hidden", "output"])
+
+    def network(params, x):
+        return gxd.tap("hidden", activation(x @ params["hidden"]["w"])) @ params["output"]["w"]
+
+    shares = metrics.saturated_share(network, params, units, jnp.array([[1.0], [0.0]]))
+    np.testing.assert_allclose(shares["hidden"], np.array(saturated) / 2)  # without any drive nothing is saturated
+
+
+def test_gradient_indicators():
+    gradients = {"a": jnp.array([[3.0, 0.0]], jnp.bfloat16), "b": jnp.array([0.0, 4.0, 12.0])}
+    np.testing.assert_allclose(metrics.gradient_norm(gradients), 13)
+    np.testing.assert_allclose(metrics.nonzero_gradients(gradients), 3 / 5)
+    assert metrics.gradient_norm(gradients).dtype == jnp.float32
+
+
+def quadratic(hessian):
+    def loss(params):
+        w = jnp.concatenate([params["a"], params["b"]])
+        return 0.5 * w @ jnp.array(hessian) @ w + w.sum()
+
+    return loss, {"a": jnp.array([1.0]), "b": jnp.array([-2.0])}
+
+
+def test_trace_of_a_known_hessian():
+    # v.Hv of signs v is 2 + 3 + 2 or 2 + 3 - 2; without entries off the diagonal every sample is exact.
+    loss, params = quadratic([[2.0, 1.0], [1.0, 3.0]])
+    sample = jax.vmap(lambda key: metrics.hessian_trace(loss, params, samples=1, key=key))
+    assert set(sample(jax.random.split(jax.random.key(0), 20)).tolist()) == {3.0, 7.0}
+    np.testing.assert_allclose(metrics.hessian_trace(loss, params, samples=2000), 5, atol=4 * 2 / np.sqrt(2000))
+    diagonal, _ = quadratic([[2.0, 0.0], [0.0, -3.0]])
+    np.testing.assert_allclose(metrics.hessian_trace(diagonal, params, samples=1), -1)
+    with pytest.raises(ValueError, match="samples must be 1 or more, got 0"):
+        metrics.hessian_trace(loss, params, samples=0)
+
+
+@pytest.mark.parametrize(
+    ("hessian", "expected"),
+    [([[2.0, 1.0], [1.0, 3.0]], (5 + 5**0.5) / 2), ([[1.0, 0.0], [0.0, -4.0]], -4.0), ([[0.0, 0.0], [0.0, 0.0]], 0.0)],
+)
+def test_top_eigenvalue_of_a_known_hessian(hessian, expected):
+    loss, params = quadratic(hessian)
+    np.testing.assert_allclose(metrics.top_eigenvalue(loss, params), expected, rtol=1e-5)
+
+
+def test_error_reduction():
+    before, after = jnp.array([4.0, 2.0, 1.0, 0.0]), jnp.array([1.0, 3.0, 0.0, 0.0])
+    np.testing.assert_allclose(metrics.error_reduction(before, after), [0.75, 0, 1, 1])
+
+
+def test_plasticity_on_a_quadratic():
+    # SGD with step size 0.5 halves the first weight, 2, at each step: losses 2.5, 1, 0.625.
+    def loss(w):
+        return 0.5 * w[0] ** 2 + 0.5
+
+    w = jnp.array([2.0, 1.0])
+    np.testing.assert_allclose(metrics.plasticity(loss, w, optax.sgd(0.5)), 1 - 1.0 / 2.5)
+    np.testing.assert_allclose(metrics.plasticity(loss, w, optax.sgd(0.5), steps=2), 1 - 0.625 / 2.5)
+    # With momentum 0.9 and a trace of (2, 0) from before: w = (2, 1) - 0.5 (2 + 1.8, 0) = (0.1, 1).
+    tx = optax.sgd(0.5, momentum=0.9)
+    state = jax.tree.map(lambda leaf: jnp.array([2.0, 0.0]), tx.init(w))
+    np.testing.assert_allclose(metrics.plasticity(loss, w, tx, opt_state=state), 1 - 0.505 / 2.5, rtol=1e-6)
+    with pytest.raises(ValueError, match="steps must be 1 or more, got 0"):
+        metrics.plasticity(loss, w, tx, steps=0)
 
 
 def two_layers(key=0):
