@@ -119,7 +119,11 @@ def config_of(problem: str, settings: Options) -> dict[str, Any]:
 def prepare_devices(devices: int | None) -> None:
     """Splits the CPU into one JAX device per core, or `devices` of them; to be called before JAX computes anything."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    jax.config.update("jax_num_cpu_devices", devices or cores or 1)
+    count = devices or cores or 1
+    jax.config.update("jax_num_cpu_devices", count)
+    # A running device holds a thread of XLA's pool, of one thread a core, and waits there for others of the same pool:
+    # as many devices as threads can wait for ever.
+    os.environ.setdefault("PJRT_NPROC", str(2 * max(count, cores or 1)))
 
 
 def devices_for(seeds: int, most: int | None) -> list[jax.Device]:

@@ -10,6 +10,7 @@ import optax
 
 if TYPE_CHECKING:
     from jax.typing import DTypeLike
+    from jaxtyping import Array, Float, Int
 
 
 class ScaleByAdamState(NamedTuple):
@@ -67,8 +68,8 @@ def scale_by_adam(
         nu = jax.tree.map(lambda g, v: (1 - b2) * g**2 + b2 * v, updates, state.nu)
 
         def rescale(m, v, n):
-            corrected_m = m / (1 - b1**n).astype(m.dtype)
-            corrected_v = v / (1 - b2**n).astype(v.dtype)
+            corrected_m = m / _one_minus_power(b1, n).astype(m.dtype)
+            corrected_v = v / _one_minus_power(b2, n).astype(v.dtype)
             return corrected_m / (jnp.sqrt(corrected_v + eps_root) + eps)
 
         rescaled = jax.tree.map(rescale, mu, nu, count)
@@ -102,3 +103,8 @@ def adam(
         scale_by_adam(b1=b1, b2=b2, eps=eps, eps_root=eps_root, mu_dtype=mu_dtype),
         optax.scale_by_learning_rate(learning_rate),
     )
+
+
+def _one_minus_power(base: Any, exponent: Int[Array, "..."]) -> Float[Array, "..."]:
+    """Returns 1 - base^exponent; a power of each weight would take several times the rest of the update."""
+    return -jnp.expm1(exponent * jnp.log(jnp.asarray(base, jnp.float32)))
