@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -94,12 +94,12 @@ class Network(NamedTuple):
     Attributes:
         init: Key -> initial parameters.
         apply: (parameters, inputs, dropout key or None) -> logits.
-        example: Inputs of two examples.
+        units: Its hidden layers, in order.
     """
 
     init: Callable[[PRNGKeyArray], dict[str, Any]]
     apply: Callable[..., jax.Array]
-    example: jax.Array
+    units: Sequence[gxd.UnitLayer]
 
 
 class Learner(NamedTuple):
@@ -110,7 +110,7 @@ class Learner(NamedTuple):
         step: (training state, (inputs, dropout key), labels) -> (training state, (loss, logits)).
         logits: (parameters, inputs) -> logits, without dropout.
         diagnose: (training state, inputs) -> the `DIAGNOSTICS`.
-        reset_head: Training state -> training state with an output layer of zeros.
+        reset_head: Training state -> training state with an output layer of zeros; by default with fresh moments.
         replaced: Training state -> units replaced since the start.
     """
 
@@ -118,7 +118,7 @@ class Learner(NamedTuple):
     step: Callable[..., Any]
     logits: Callable[[Any, jax.Array], jax.Array]
     diagnose: Callable[[gxd.training.TrainState, jax.Array], dict[str, jax.Array]]
-    reset_head: Callable[[gxd.training.TrainState], gxd.training.TrainState]
+    reset_head: Callable[..., gxd.training.TrainState]
     replaced: Callable[[gxd.training.TrainState], jax.Array]
 
 
@@ -132,7 +132,7 @@ def make_learner(
     optimizer: str,
     step_size: float,
 ) -> Learner:
-    """Returns what a method's row stands for on a network. The wiring of its units is found, not written.
+    """Returns what a method's row stands for on a network.
 
     Args:
         network: The network.
@@ -143,8 +143,7 @@ def make_learner(
         optimizer: A name of the optimizers.
         step_size: Step size of the optimizer.
     """
-    params = network.init(jax.random.key(0))
-    units = gxd.find_units(lambda params, x: network.apply(params, x, None), params, network.example)
+    units = network.units
     base = _OPTIMIZERS[optimizer](step_size)
 
     def transform(key: PRNGKeyArray | int) -> optax.GradientTransformation:
@@ -164,9 +163,12 @@ def make_learner(
     def logits(params: Any, x: jax.Array) -> jax.Array:
         return network.apply(params, x, None)
 
-    def reset_head(state: gxd.training.TrainState) -> gxd.training.TrainState:
+    def reset_head(state: gxd.training.TrainState, *, moments: bool = True) -> gxd.training.TrainState:
         fresh = state.params | {learners.OUTPUT: jax.tree.map(jnp.zeros_like, state.params[learners.OUTPUT])}
-        params, opt_state = gxd.methods.full_reset(state.params, state.opt_state, fresh, tx, paths=[(learners.OUTPUT,)])
+        if not moments:
+            return state._replace(params=fresh)
+        paths = [(learners.OUTPUT,)]
+        params, opt_state = gxd.methods.full_reset(state.params, state.opt_state, fresh, tx, paths=paths)
         return state._replace(params=params, opt_state=opt_state)
 
     def replaced(state: gxd.training.TrainState) -> Int[Array, ""]:

@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 import tyro
 from rich.console import Console
 
-from benchmarks import permuted_mnist, plots, report, runner, slowly_changing_regression, speed, tables
+from benchmarks import (
+    continual_imagenet,
+    permuted_mnist,
+    plots,
+    report,
+    runner,
+    slowly_changing_regression,
+    speed,
+    tables,
+)
 from benchmarks.experiment import Experiment, Options, prepare_devices
 from benchmarks.folder import RefusedError, write_file
 
@@ -33,6 +42,7 @@ COMMANDS: dict[str, Command] = {
     slowly_changing_regression.NAME: _problem(
         slowly_changing_regression.Settings, slowly_changing_regression.make_experiment
     ),
+    continual_imagenet.NAME: _problem(continual_imagenet.Settings, continual_imagenet.make_experiment),
     permuted_mnist.NAME: _problem(permuted_mnist.Settings, permuted_mnist.make_experiment),
     "speed": Command(speed.Settings, speed.run),
 }

@@ -109,7 +109,7 @@ def make_apply(
 
     def apply(params: dict[str, Any], x: jax.Array, dropout_key: PRNGKeyArray | None = None) -> jax.Array:
         for number, name in enumerate(hidden_names(sizes)):
-            x = _dense(params[name], x)
+            x = dense(params[name], x)
             if normalization != "none":
                 norm = params[_norm_name(name)]
                 x = normalize(x) * norm["scale"] + norm["bias"]
@@ -117,7 +117,7 @@ def make_apply(
             if dropout and dropout_key is not None:
                 x = drop(x, dropout, jax.random.fold_in(dropout_key, number))
             x = gxd.tap(name, x)
-        return _dense(params[OUTPUT], x)
+        return dense(params[OUTPUT], x)
 
     return apply
 
@@ -127,7 +127,8 @@ def drop(x: jax.Array, rate: float, key: PRNGKeyArray) -> jax.Array:
     return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
 
 
-def _dense(layer: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+def dense(layer: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """A fully connected layer."""
     return x @ layer["kernel"] + layer["bias"]
 
 

@@ -1,0 +1,258 @@
+"""Continual ImageNet ([N], Methods): a long sequence of two-class tasks for one convolutional network.
+
+Every task takes two classes, drawn at random, and trains for some epochs on their images; the output layer starts from
+zeros with each task. What counts is the accuracy on test images of the two classes at the end of the task. Tasks are
+made from the seed inside the compiled program; the images lie on the device once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import gxd_jax as gxd
+from benchmarks import classification, convnet, methods
+from benchmarks.classification import ImageOptions, Network
+from benchmarks.datasets import Images
+from benchmarks.experiment import Experiment, Run, config_of, devices_for, fill_in, seed_numbers
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int, PRNGKeyArray, UInt8, UInt32
+
+NAME = "continual-imagenet"
+
+_METHODS = tuple(
+    name for name in classification.METHODS if name != "head_reset" and methods.METHODS[name].normalization == "none"
+)
+_DEFAULT_METHODS = ("backprop", "l2", "shrink_and_perturb", "cbp_contribution", "cbp_random", "gxd", "gxd_adaptation")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(ImageOptions):
+    """Continual ImageNet: test accuracy on a sequence of two-class tasks, with a convolutional network."""
+
+    method: tuple[Literal[_METHODS], ...] = _DEFAULT_METHODS  # type: ignore[valid-type]
+    """Methods to compare."""
+    epochs: int | None = None
+    """Passes over the training images of a task."""
+    train_images: int | None = None
+    """Training images of a class, at most as many as every class has."""
+    test_images: int | None = None
+    """Test images of a class, at most as many as every class has."""
+    reset_head_moments: bool = True
+    """Whether the optimizer's moments of the output layer start anew with it."""
+
+
+_NETWORK = {"activation": ("relu",), "optimizer": ("momentum",)}
+SCALES: dict[str, dict[str, Any]] = {
+    "smoke": {
+        **_NETWORK,
+        "seeds": 2,
+        "step_size": (0.01,),
+        "batch": 10,
+        "tasks": 4,
+        "tasks_per_chunk": 2,
+        "probe": 20,
+        "epochs": 2,
+        "train_images": 10,
+        "test_images": 10,
+        "l2": (1e-3,),
+        "perturb_l2": (1e-5,),
+        "noise_std": (1e-4,),
+        "replacement_rate": (1e-3,),
+    },
+    "default": {
+        **_NETWORK,
+        "seeds": 10,
+        "step_size": (0.01,),
+        "batch": 20,
+        "tasks": 50,
+        "tasks_per_chunk": 10,
+        "probe": 100,
+        "epochs": 10,
+        "train_images": 50,
+        "test_images": 50,
+        "l2": (1e-3,),
+        "perturb_l2": (1e-5,),
+        "noise_std": (1e-4,),
+        "replacement_rate": (1e-3,),
+    },
+    "paper": {
+        **_NETWORK,
+        "seeds": 30,
+        "step_size": (0.01, 0.001, 0.0001),
+        "batch": 100,
+        "tasks": 5000,
+        "tasks_per_chunk": 10,
+        "probe": 1000,
+        "epochs": 250,
+        "train_images": 600,
+        "test_images": 100,
+        "l2": (0.03, 3e-6),
+        "perturb_l2": (1e-5,),
+        "noise_std": (1e-5,),
+        "replacement_rate": (3e-4,),
+    },
+}
+
+
+class Classes(NamedTuple):
+    """The images by their classes, uint8 [C, N, H, W, channels] and [C, M, H, W, channels]."""
+
+    train: UInt8[Array, "C N H W c"]
+    test: UInt8[Array, "C M H W c"]
+
+
+def make_experiment(settings: Settings) -> Experiment:
+    """Returns the experiment that the settings describe.
+
+    Raises:
+        ValueError: If the settings do not fit together.
+        RefusedError: If the images cannot be had.
+    """
+    settings = fill_in(settings, SCALES)
+    classification.check_tasks(settings)
+    images, about = classification.load(settings)
+    classes = by_class(images, settings.train_images, settings.test_images)
+    of_task = 2 * settings.train_images
+    if of_task % settings.batch:
+        raise ValueError(f"batch must divide the {of_task} training images of a task, got {settings.batch}")
+    if settings.probe > of_task:
+        raise ValueError(f"probe must be at most the {of_task} training images of a task, got {settings.probe}")
+    if settings.epochs < 1:
+        raise ValueError(f"epochs must be 1 or more, got {settings.epochs}")
+    return Experiment(
+        problem=NAME,
+        config=config_of(NAME, settings) | about,
+        runs=list(_runs(settings, classes.train.shape[2:])),
+        seeds=seed_numbers(settings),
+        group=settings.group,
+        axis="task",
+        ends=np.arange(1, settings.tasks + 1),
+        measure="accuracy",
+        totals=("replaced",),
+        panels=("activation", "optimizer", "step_size"),
+        devices=devices_for(settings.seeds, settings.devices),
+        higher_is_better=True,
+        diagnostics=classification.DIAGNOSTICS,
+        points=settings.tasks_per_chunk,
+        data=classes,
+    )
+
+
+def by_class(images: Images, train: int, test: int) -> Classes:
+    """Sorts the first images of every class into arrays; images that are too small for the network are enlarged.
+
+    Raises:
+        ValueError: If a class has fewer images, or there are fewer than two classes.
+    """
+    if images.classes < 2:
+        raise ValueError(f"{images.name} needs two classes or more, it has {images.classes}")
+    return Classes(
+        _sorted(images.images, images.labels, images.classes, "train_images", train),
+        _sorted(images.test_images, images.test_labels, images.classes, "test_images", test),
+    )
+
+
+def _sorted(images: np.ndarray, labels: np.ndarray, classes: int, option: str, count: int) -> np.ndarray:
+    there = int(np.bincount(labels, minlength=classes).min())
+    if not 1 <= count <= there:
+        raise ValueError(f"{option} must lie between 1 and {there}, the images that every class has, got {count}")
+    chosen = np.stack([images[np.flatnonzero(labels == number)[:count]] for number in range(classes)])
+    factor = -(-convnet.SIZE // min(chosen.shape[2:4]))
+    return chosen.repeat(factor, axis=2).repeat(factor, axis=3)
+
+
+class Carry(NamedTuple):
+    """What one seed's run carries from task to task.
+
+    Attributes:
+        key: Raw key of the stream, from which every task's classes and order are derived.
+        task: Number of the next task.
+        learner: Parameters and state of the method, its keys among it.
+    """
+
+    key: UInt32[Array, " words"]
+    task: Int[Array, ""]
+    learner: gxd.training.TrainState
+
+
+def draw_pair(key: PRNGKeyArray, classes: int) -> Int[Array, "2"]:
+    """Draws two different classes."""
+    return jax.random.permutation(key, classes)[:2]
+
+
+def _runs(settings: Settings, shape: tuple[int, ...]) -> Iterator[Run]:
+    for condition in classification.conditions(settings):
+        for name in settings.method:
+            method = methods.METHODS[name]
+            for setting in methods.settings_of(method, settings):
+                labels = {"method": name} | condition | {"setting": methods.shown(setting)}
+                yield make_run(settings, labels, method, setting, shape)
+
+
+def make_run(
+    settings: Settings,
+    labels: dict[str, Any],
+    method: methods.Method,
+    setting: methods.Setting,
+    shape: tuple[int, ...],
+) -> Run:
+    """Returns the run of one method.
+
+    Args:
+        settings: Settings with every value filled in.
+        labels: The run's labels, with its activation, optimizer and step size.
+        method: The method.
+        setting: Values of the method's own hyper-parameters.
+        shape: Height, width and channels of the images.
+    """
+    condition = {name: labels[name] for name in ("activation", "optimizer", "step_size")}
+    init = functools.partial(convnet.init, shape=shape, activation=labels["activation"], outputs=2)
+    apply = convnet.make_apply(labels["activation"], dropout=setting.get("dropout", 0.0))
+    network = Network(init, apply, convnet.hidden_layers(jax.eval_shape(init, jax.random.key(0))))
+    learner = classification.make_learner(network, method, setting, settings, **condition)
+    of_task, steps = 2 * settings.train_images, 2 * settings.train_images // settings.batch
+
+    def start(seed: Int[Array, ""], data: Classes) -> Carry:
+        del data
+        stream_key, learner_key = jax.random.split(jax.random.key(seed))
+        return Carry(jax.random.key_data(stream_key), jnp.int32(0), learner.start(learner_key))
+
+    def learn_task(carry: Carry, data: Classes) -> tuple[Carry, dict[str, Array]]:
+        task_key = jax.random.fold_in(jax.random.wrap_key_data(carry.key), carry.task)
+        pair_key, order_key, dropout_key = jax.random.split(task_key, 3)
+        pair = draw_pair(pair_key, len(data.train))
+
+        def train_batch(numbers: Int[Array, " B"]) -> tuple[Array, Int[Array, " B"]]:
+            labels = numbers // settings.train_images
+            return convnet.as_inputs(data.train[pair[labels], numbers % settings.train_images]), labels
+
+        def next_batch(place: Int[Array, ""]) -> tuple[Int[Array, ""], tuple[Any, Array]]:
+            order = jax.random.permutation(jax.random.fold_in(order_key, place // steps), of_task)
+            numbers = jax.lax.dynamic_slice_in_dim(order, place % steps * settings.batch, settings.batch)
+            inputs, labels = train_batch(numbers)
+            return place + 1, ((inputs, jax.random.fold_in(dropout_key, place)), labels)
+
+        state = learner.reset_head(carry.learner, moments=settings.reset_head_moments)
+        probe = jax.random.permutation(order_key, of_task)[: settings.probe]
+        found = learner.diagnose(state, train_batch(probe)[0])
+        before = learner.replaced(state)
+        state, _, _ = gxd.training.train_task(learner.step, state, next_batch, jnp.int32(0), steps * settings.epochs)
+        test = convnet.as_inputs(data.test[pair].reshape(-1, *data.test.shape[2:]))
+        right = classification.accuracy(
+            learner.logits(state.params, test), jnp.repeat(jnp.arange(2), settings.test_images)
+        )
+        measures = {"accuracy": right, "replaced": learner.replaced(state) - before} | found
+        return Carry(carry.key, carry.task + 1, state), measures
+
+    def chunk(carry: Carry, data: Classes) -> tuple[Carry, dict[str, Array]]:
+        return jax.lax.scan(lambda carry, _: learn_task(carry, data), carry, length=settings.tasks_per_chunk)
+
+    return Run(labels, start, chunk)
