@@ -30,7 +30,7 @@ NAME = "continual-imagenet"
 _METHODS = tuple(
     name for name in classification.METHODS if name != "head_reset" and methods.METHODS[name].normalization == "none"
 )
-_DEFAULT_METHODS = ("backprop", "l2", "shrink_and_perturb", "cbp_contribution", "cbp_random", "gxd", "gxd_adaptation")
+_DEFAULT_METHODS = ("backprop", "l2", "shrink_and_perturb", "cbp_contribution", "gxd", "gxd_adaptation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +70,14 @@ SCALES: dict[str, dict[str, Any]] = {
     "default": {
         **_NETWORK,
         "seeds": 10,
-        "step_size": (0.01,),
-        "batch": 20,
+        "step_size": (0.05,),
+        "batch": 10,
         "tasks": 50,
         "tasks_per_chunk": 10,
-        "probe": 100,
-        "epochs": 10,
-        "train_images": 50,
-        "test_images": 50,
+        "probe": 60,
+        "epochs": 8,
+        "train_images": 30,
+        "test_images": 30,
         "l2": (1e-3,),
         "perturb_l2": (1e-5,),
         "noise_std": (1e-4,),

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from gxd_jax import metrics, showing
 from gxd_jax import units as units_room
 from gxd_jax.chaining import reset_info, resetting_states
+from gxd_jax.checks import check_number
 from gxd_jax.observation import capture
-from gxd_jax.resetting import check_number
 from gxd_jax.types import Params, ResetInfo
 from gxd_jax.units import UnitLayer
 

@@ -26,12 +26,12 @@ class Replacement(NamedTuple):
 
     Attributes:
         mask: Which units, bool [U].
-        numbers: Their numbers, int32 [k]; U for places that stay empty. None: nobody is ever replaced.
+        numbers: Their numbers, int32 [k]; U for places that stay empty. k = 0: nobody is ever replaced.
         draws: Fresh incoming weights, one array for each incoming kernel, from `drawing.unpack`.
     """
 
     mask: Bool[Array, " U"]
-    numbers: Int[Array, " k"] | None
+    numbers: Int[Array, " k"]
     draws: tuple[Array, ...]
 
 
@@ -60,7 +60,7 @@ def reset_updates(
     Returns:
         Updates. Those of parameters of less than 32 bits are float32, so that a draw survives the addition.
     """
-    units = [layer for layer in units if replacements[layer.name].numbers is not None]
+    units = [layer for layer in units if replacements[layer.name].numbers.size]
     leaves, old = units_room.leaves_by_path(params), units_room.leaves_by_path(updates)
     new: dict[Path, Array] = {}
 

@@ -211,7 +211,8 @@ def resetting_transformation(
         """Chooses the units and draws their weights, on steps where some layer (of some replica) owes one."""
         most = {layer.name: rule.most(layer.size) for layer in units}
         if not all(most.values()):  # a rate of 0
-            return {layer.name: reset.Replacement(jnp.zeros(layer.size, bool), None, ()) for layer in units}
+            nobody = jnp.zeros(0, jnp.int32)
+            return {layer.name: reset.Replacement(jnp.zeros(layer.size, bool), nobody, ()) for layer in units}
         shapes = {layer.name: [stepped[axis.path].shape for axis in layer.incoming] for layer in units}
         stds = {layer.name: state.layers[layer.name].initial_std for layer in units}
 
@@ -220,7 +221,10 @@ def resetting_transformation(
 
         def work(data, step, stds, candidates):
             _, _, draw_key = _step_keys(wrap(data), step, len(units))
-            numbers = {layer.name: selection.lowest(*candidates[layer.name], most[layer.name]) for layer in units}
+            numbers = {}
+            for layer in units:
+                chosen = candidates[layer.name]
+                numbers[layer.name] = selection.lowest(chosen.utility, chosen.eligible, chosen.count, most[layer.name])
             masks = {layer.name: selection.mask_of(numbers[layer.name], layer.size) for layer in units}
             return numbers, masks, drawing.draw_incoming(kernels_of(stds, numbers), draw_key)
 

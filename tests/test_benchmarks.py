@@ -174,9 +174,9 @@ def test_initial_weights():
 
 
 def test_every_method_sees_the_same_streams_and_initial_weights():
-    runs = tiny(method=tuple(methods.METHODS), activation=("relu",), seeds=3).runs
-    carries = {run.labels["method"]: jax.jit(jax.vmap(run.start))(jnp.arange(3)) for run in runs}
-    assert set(carries) == set(methods.METHODS)
+    runs = tiny(method=regression._METHODS, activation=("relu",), seeds=3).runs
+    carries = {run.labels["method"]: jax.jit(jax.vmap(run.start, in_axes=(0, None)))(jnp.arange(3), ()) for run in runs}
+    assert set(carries) == set(regression._METHODS)
     for name, carry in carries.items():
         jax.tree.map(np.testing.assert_array_equal, carry.stream, carries["backprop"].stream)
         if name != "linear":
@@ -185,8 +185,8 @@ def test_every_method_sees_the_same_streams_and_initial_weights():
 
 def test_a_seed_depends_on_its_number_only():
     run = tiny().runs[1]
-    start = jax.jit(jax.vmap(run.start))
-    all_seeds, one_seed = start(jnp.arange(4)), start(jnp.array([2]))
+    start = jax.jit(jax.vmap(run.start, in_axes=(0, None)))
+    all_seeds, one_seed = start(jnp.arange(4), ()), start(jnp.array([2]), ())
     jax.tree.map(lambda several, one: np.testing.assert_array_equal(several[2], one[0]), all_seeds, one_seed)
 
 
@@ -209,7 +209,7 @@ def test_linear_learner_runs_once_and_paper_scale_has_its_grid():
 def test_chunk_equals_plain_sgd_by_hand():
     run = tiny(method=("backprop",), bin=40, flip_every=40, examples=40).runs[0]
     carry = run.start(jnp.int32(7), ())
-    end, measures = jax.jit(run.chunk)(carry)
+    end, measures = jax.jit(run.chunk)(carry, ())
     stream, state, params, errors = regression.Stream("one", 40), carry.stream, carry.learner.params, []
 
     def error(params, x, y):
@@ -378,10 +378,14 @@ def test_summary_by_hand():
 # --- The command line ----------------------------------------------------------------------------------------------
 
 
-def command(out, *more):
+REGRESSION = "slowly-changing-regression --examples 480 --bin 80 --flip-every 80 --method linear gxd"
+PERMUTED = "permuted-mnist --width 8 --layers 1 --tasks 8 --examples 160 --probe 9 --method backprop gxd"
+PAIRS = "continual-imagenet --tasks 6 --tasks-per-chunk 1 --epochs 1 --method backprop gxd"
+
+
+def command(out, *more, problem=REGRESSION):
     """Starts the command line on a tiny problem; returns the process."""
-    tiny_run = "--scale smoke --seeds 2 --examples 480 --bin 80 --flip-every 80 --method linear gxd --devices 2"
-    arguments = ["slowly-changing-regression", *tiny_run.split(), "--out", str(out), *more]
+    arguments = [*problem.split(), "--scale", "smoke", "--seeds", "2", "--devices", "2", "--out", str(out), *more]
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks", *arguments],
         cwd=REPOSITORY,
@@ -420,10 +424,11 @@ def test_command_writes_its_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_command_resumes_to_the_same_bits(tmp_path):
+@pytest.mark.parametrize("problem", [REGRESSION, PERMUTED, PAIRS])
+def test_killed_command_resumes_to_the_same_bits(tmp_path, problem):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert finished(command(whole))[0] == 0
-    process = command(parts)
+    assert finished(command(whole, problem=problem))[0] == 0
+    process = command(parts, problem=problem)
     deadline = time.monotonic() + 120
     # It may be too quick to be caught in the act; what it left must be whole all the same.
     while not list((parts / "runs").glob("*gxd*.checkpoint/[0-9]")) and process.poll() is None:
@@ -431,7 +436,7 @@ def test_killed_command_resumes_to_the_same_bits(tmp_path):
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
     finished(process)
-    status, output = finished(command(parts, "--resume"))
+    status, output = finished(command(parts, "--resume", problem=problem))
     assert status == 0, output
     for name in ("curves.csv", "summary.csv", "config.json", "curves.svg", "curves.png"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name

@@ -1,4 +1,4 @@
-"""The example of the README runs as it stands."""
+"""The examples of the README run as they stand."""
 
 import re
 from pathlib import Path
@@ -10,12 +10,17 @@ import gxd_jax as gxd
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_twenty_lines_of_the_readme(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)[:1]
+def test_the_twenty_lines_and_the_check_up(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    examples = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
     names = {}
-    exec(compile(example, str(README), "exec"), names)
+    exec(compile(examples[0], str(README), "exec"), names)
     assert np.isfinite(names["loss_value"])
     assert str(names["loss_value"]) in capsys.readouterr().out
     info = gxd.reset_info(names["opt_state"])
     # 64 units at a thousandth, eligible from update 101 on: 100 updates owe 6.4, less what is newborn.
     assert [int(total) for total in info.totals.values()] == [6, 6]
+    (check_up,) = [example for example in examples if "check_up" in example]
+    exec(compile(check_up, str(README), "exec"), names)
+    assert "Dense_1" in capsys.readouterr().out
+    assert (tmp_path / "check_up.png").read_bytes().startswith(b"\x89PNG")
