@@ -187,6 +187,7 @@ def make_learner(
         utility = jnp.float32(jnp.nan)
         if method.resets:
             utility = jnp.concatenate(list(gxd.reset_info(state.opt_state).utilities.values())).mean()
+            utility = jnp.where(jnp.isfinite(utility), utility, jnp.nan)  # 1 / 0 of a unit without weights
         return {
             "dead": dead / total,
             "saturated": saturated / total,

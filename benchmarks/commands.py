@@ -23,6 +23,8 @@ from benchmarks import (
 from benchmarks.experiment import Experiment, Options, prepare_devices
 from benchmarks.folder import RefusedError, write_file
 
+_FILE_WIDTH = 120
+"""Width of the table where it does not go to a terminal."""
 _INTERRUPTED = 130
 """Exit status of a command that was interrupted, as shells expect it."""
 
@@ -57,6 +59,8 @@ def run_problem(settings: Options, make_experiment: Callable[[Any], Experiment])
         raise RefusedError(str(error)) from error
     out = settings.out or Path("results") / experiment.problem
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=_FILE_WIDTH)
     with report.progress(experiment, console) as on_chunk:
         curves = runner.run_experiment(experiment, out, resume=settings.resume, on_chunk=on_chunk)
     summary = tables.summary(experiment, curves)

@@ -21,7 +21,9 @@ _COLUMNS = 3
 _PANEL_INCHES = (4.6, 3.4)
 _SHADE = 0.2
 _COLOURS = ("C0", "C1", "C2", "C3", "C4", "C5", "C9", "black", "C8", "C6")
-"""Matplotlib's own, with black for its grey."""
+_COLOURS += ("navy", "gold", "darkgreen", "darkred", "indigo", "tan", "teal", "grey", "olive", "deeppink")
+"""Matplotlib's own, with black for its grey, and as many more."""
+_DPI, _DPI_WITH_DIAGNOSTICS = 150, 70
 
 
 def save_curves(experiment: Experiment, table: pd.DataFrame, out: Path) -> None:
@@ -55,11 +57,12 @@ def save_curves(experiment: Experiment, table: pd.DataFrame, out: Path) -> None:
         ax.set_visible(False)
     handles, names = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
+    dpi = _DPI_WITH_DIAGNOSTICS if experiment.diagnostics else _DPI
     for kind in ("png", "svg"):
         buffer = io.BytesIO()
         # No date, and ids that depend on the drawing only: equal results give equal files.
         with mpl.rc_context({"svg.hashsalt": experiment.problem}):
-            figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+            figure.savefig(buffer, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
         write_file(out / f"curves.{kind}", buffer.getvalue())
     plt.close(figure)
 
