@@ -135,7 +135,7 @@ def _refusal(what: str) -> Iterator[None]:
     except (RefusedError, ImportError):
         raise
     except Exception as error:
-        raise RefusedError(f"{what}: {textwrap.shorten(str(error), 300)}") from error
+        raise RefusedError(f"{what}: {textwrap.shorten(str(error), 900)}") from error
 
 
 def _open(name: str, data_dir: Path | None) -> tfds.core.DatasetBuilder:

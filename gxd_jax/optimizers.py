@@ -105,6 +105,13 @@ def adam(
     )
 
 
+@jax.jit  # as optax does, whose rounding depends on it
 def _one_minus_power(base: Any, exponent: Int[Array, "..."]) -> Float[Array, "..."]:
-    """Returns 1 - base^exponent; a power of each weight would take several times the rest of the update."""
-    return -jnp.expm1(exponent * jnp.log(jnp.asarray(base, jnp.float32)))
+    """Returns 1 - base^exponent, for the largest exponent with optax's own rounding.
+
+    A power for each weight would take several times the rest of the update; most weights share the largest exponent.
+    """
+    largest = exponent.max(initial=0)
+    return jnp.where(
+        exponent == largest, 1 - base**largest, -jnp.expm1(exponent * jnp.log(jnp.asarray(base, jnp.float32)))
+    )
