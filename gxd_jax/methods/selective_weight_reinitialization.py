@@ -180,7 +180,7 @@ def selective_weight_reinitialization(
                 chosen, size = candidates[name], math.prod(shape)
                 most = selection.most_owed(rate, size)
                 numbers = selection.lowest(chosen.utility, chosen.eligible, chosen.count, most)
-                masks[name] = jnp.zeros(size, bool).at[numbers].set(True, mode="drop")
+                masks[name] = selection.mask_of(numbers, size)
                 initializer = initializers[name]
                 draws[name] = (
                     stds[name] * jax.random.normal(draw_key, shape, jnp.float32)

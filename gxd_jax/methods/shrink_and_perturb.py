@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import optax
 from jax.core import Tracer
 
+from gxd_jax.drawing import normal_like
 from gxd_jax.keys import KeyLike, implementation, key_data
 
 if TYPE_CHECKING:
@@ -57,10 +57,7 @@ def shrink_and_perturb(shrink: float, noise_std: float, *, key: KeyLike = 0) -> 
         if params is None:
             raise ValueError("shrink_and_perturb needs the parameters: call update(grads, state, params)")
         step_key = jax.random.fold_in(jax.random.wrap_key_data(state.key, impl=key_implementation), state.count)
-        draws, unravel = jax.flatten_util.ravel_pytree(params)
-        noise = unravel(
-            jax.random.normal(step_key, draws.shape, draws.dtype)
-        )  # one draw is faster than one for each leaf
+        noise = normal_like(params, step_key)
 
         def move(update, param, noise):
             return (update - shrink * (param + update) + noise_std * noise).astype(update.dtype)

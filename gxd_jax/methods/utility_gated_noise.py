@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import optax
 
 from gxd_jax.checks import check_number
+from gxd_jax.drawing import normal_like
 from gxd_jax.keys import KeyLike, implementation, key_data
 from gxd_jax.types import Params
 
@@ -77,8 +77,7 @@ def utility_gated_noise(
         if params is None:
             raise ValueError("utility_gated_noise needs the parameters: call update(grads, state, params)")
         step_key = jax.random.fold_in(jax.random.wrap_key_data(state.key, impl=key_implementation), state.count)
-        draws, unravel = jax.flatten_util.ravel_pytree(updates)
-        noise = unravel(jax.random.normal(step_key, draws.shape, draws.dtype))
+        noise = normal_like(updates, step_key)
         utility = jax.tree.map(lambda u, g, w: decay * u - (1 - decay) * g * w, state.utility, updates, params)
         # No correction for the averages' start at 0: the largest of them has the same.
         largest = jnp.stack([leaf.max() for leaf in jax.tree.leaves(utility)]).max()
