@@ -391,6 +391,17 @@ RESETS = {"replacement_rate": 0.01, "maturity_threshold": 5}
 STEPS = 60
 
 
+def train_example(observe, tx, params):
+    """The common loop of the worked examples; returns the last state."""
+    step = jax.jit(gxd.training.make_train_step(observe, tx))
+    state, losses = gxd.training.init(params, tx, 0), []
+    for _ in range(STEPS):
+        state, loss = step(state, X, Y)
+        losses.append(loss)
+    follows(losses, gxd.reset_info(state.opt_state).totals)
+    return state
+
+
 def mean_squares(outputs, targets):
     return jnp.mean((outputs - targets) ** 2)
 
@@ -432,13 +443,7 @@ def test_worked_example_plain_functions():
     assert [(layer.name, layer.feature) for layer in units] == [("w1", "hidden")]
     observe = gxd.observe(apply, mean_squares, units)
     tx = gxd.chain(optax.adam(1e-2), gxd.continual_backprop(units, **RESETS))
-    step = jax.jit(gxd.training.make_train_step(observe, tx))
-
-    state, losses = gxd.training.init(params, tx, 0), []
-    for _ in range(STEPS):
-        state, loss = step(state, X, Y)
-        losses.append(loss)
-    follows(losses, gxd.reset_info(state.opt_state).totals)
+    train_example(observe, tx, params)
 
 
 def nnx_network():
@@ -467,13 +472,7 @@ def test_worked_example_nnx():
     units = gxd.find_units(apply, params, X)
     observe = gxd.observe(apply, mean_squares, units)
     tx = gxd.chain(optax.adam(1e-2), gxd.continual_backprop(units, **RESETS))
-    step = jax.jit(gxd.training.make_train_step(observe, tx))
-
-    state, losses = gxd.training.init(params, tx, 0), []
-    for _ in range(STEPS):
-        state, loss = step(state, X, Y)
-        losses.append(loss)
-    follows(losses, gxd.reset_info(state.opt_state).totals)
+    state = train_example(observe, tx, params)
     network = nnx.merge(graph, state.params, rest)
     np.testing.assert_allclose(network(X), apply(state.params, X), rtol=1e-5, atol=1e-6)
 
@@ -526,13 +525,7 @@ def test_worked_example_equinox():
     assert units.untapped == set()
     observe = gxd.observe(apply, mean_squares, units)
     tx = gxd.chain(optax.adam(1e-2), gxd.continual_backprop(units, **RESETS))
-    step = jax.jit(gxd.training.make_train_step(observe, tx))
-
-    state, losses = gxd.training.init(params, tx, 0), []
-    for _ in range(STEPS):
-        state, loss = step(state, X, Y)
-        losses.append(loss)
-    follows(losses, gxd.reset_info(state.opt_state).totals)
+    train_example(observe, tx, params)
 
 
 def test_worked_example_haiku():
@@ -547,10 +540,4 @@ def test_worked_example_haiku():
     units = gxd.find_units(network.apply, params, X)
     observe = gxd.observe(network.apply, mean_squares, units)
     tx = gxd.chain(optax.adam(1e-2), gxd.continual_backprop(units, **RESETS))
-    step = jax.jit(gxd.training.make_train_step(observe, tx))
-
-    state, losses = gxd.training.init(params, tx, 0), []
-    for _ in range(STEPS):
-        state, loss = step(state, X, Y)
-        losses.append(loss)
-    follows(losses, gxd.reset_info(state.opt_state).totals)
+    train_example(observe, tx, params)
