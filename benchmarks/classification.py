@@ -1,33 +1,35 @@
-"""What the experiments on images share: their options, the learner that a method's row stands for, its diagnostics."""
+"""What the experiments on images share: options, the learner that a method's row stands for, runs task by task."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from rich.console import Console
 
 import gxd_jax as gxd
 from benchmarks import datasets, learners, methods
-from benchmarks.experiment import Options
+from benchmarks.experiment import Experiment, Options, Run, config_of, devices_for, seed_numbers
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
+    from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8, UInt32
 
 DIAGNOSTICS = ("dead", "saturated", "effective_rank", "stable_rank", "weight_magnitude", "mean_utility")
 METHODS = tuple(name for name, method in methods.METHODS.items() if method.hidden)
 
+_CONDITIONS = ("activation", "optimizer", "step_size")
+Labels = dict[str, Any]
+"""The labels of a run: its method, one value for each of the conditions, and its setting."""
+
 _MOMENTUM = 0.9
-_OPTIMIZERS = {
-    "sgd": optax.sgd,
-    "momentum": lambda step_size: optax.sgd(step_size, momentum=_MOMENTUM),
-    "adam": gxd.adam,
-}
+_OPTIMIZERS = methods.OPTIMIZERS | {"momentum": lambda step_size: optax.sgd(step_size, momentum=_MOMENTUM)}
 _BOUNDS = {"tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0)}
 """Bounds of the activations that have two; units near one of them on every example are saturated."""
 _BRIGHTEST = 255
@@ -59,10 +61,9 @@ class ImageOptions(methods.Hyperparameters, Options):
     """Seeds that a device computes together; by default all."""
 
 
-def load(settings: ImageOptions) -> tuple[datasets.Images, dict[str, Any]]:
-    """Reads the images; returns them and what the configuration says about them."""
-    images = datasets.load(settings.tfds, settings.data_dir, Console())
-    return images, {"data": {"name": images.name, "digest": images.digest}}
+def load(settings: ImageOptions) -> datasets.Images:
+    """Reads the images that the settings name."""
+    return datasets.load(settings.tfds, settings.data_dir, Console())
 
 
 def check_tasks(settings: ImageOptions) -> None:
@@ -127,10 +128,7 @@ def make_learner(
     method: methods.Method,
     setting: methods.Setting,
     settings: ImageOptions,
-    *,
-    activation: str,
-    optimizer: str,
-    step_size: float,
+    labels: Labels,
 ) -> Learner:
     """Returns what a method's row stands for on a network.
 
@@ -139,12 +137,10 @@ def make_learner(
         method: The method.
         setting: Values of the method's own hyper-parameters.
         settings: Settings with every value filled in.
-        activation: Activation of the network.
-        optimizer: A name of the optimizers.
-        step_size: Step size of the optimizer.
+        labels: Activation of the network, optimizer and step size, among others.
     """
-    units = network.units
-    base = _OPTIMIZERS[optimizer](step_size)
+    units, activation = network.units, labels["activation"]
+    base = _OPTIMIZERS[labels["optimizer"]](labels["step_size"])
 
     def transform(key: PRNGKeyArray | int) -> optax.GradientTransformation:
         return method.build(methods.Ingredients(base, units, setting, settings, key))
@@ -154,7 +150,7 @@ def make_learner(
         return logits, logits
 
     tx = transform(0)  # the keys of a seed are in its state
-    observe = gxd.observe(with_logits, cross_entropy, units, readout=method.readout, has_aux=True)
+    observe = gxd.observe(with_logits, learners.cross_entropy, units, readout=method.readout, has_aux=True)
 
     def start(key: PRNGKeyArray) -> gxd.training.TrainState:
         params_key, method_key, step_key = jax.random.split(key, 3)
@@ -170,9 +166,6 @@ def make_learner(
         paths = [(learners.OUTPUT,)]
         params, opt_state = gxd.methods.full_reset(state.params, state.opt_state, fresh, tx, paths=paths)
         return state._replace(params=params, opt_state=opt_state)
-
-    def replaced(state: gxd.training.TrainState) -> Int[Array, ""]:
-        return sum(gxd.reset_info(state.opt_state).totals.values()) if method.resets else jnp.int32(0)
 
     def diagnose(state: gxd.training.TrainState, x: jax.Array) -> dict[str, jax.Array]:
         _, features = gxd.capture(logits, state.params, units, x)
@@ -197,12 +190,10 @@ def make_learner(
             "mean_utility": utility,
         }
 
+    def replaced(state: gxd.training.TrainState) -> Int[Array, ""]:
+        return method.total_replaced(state.opt_state)
+
     return Learner(start, gxd.training.make_train_step(observe, tx), logits, diagnose, reset_head, replaced)
-
-
-def cross_entropy(logits: Float[Array, "B K"], labels: Int[Array, " B"]) -> Float[Array, ""]:
-    """Mean softmax cross-entropy."""
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
 def accuracy(logits: Float[Array, "B K"], labels: Int[Array, " B"]) -> Float[Array, ""]:
@@ -210,11 +201,83 @@ def accuracy(logits: Float[Array, "B K"], labels: Int[Array, " B"]) -> Float[Arr
     return (logits.argmax(-1) == labels).mean()
 
 
-def conditions(settings: ImageOptions) -> list[dict[str, Any]]:
-    """Returns every combination of activation, optimizer and step size, as labels."""
-    return [
-        {"activation": activation, "optimizer": optimizer, "step_size": step_size}
-        for activation in settings.activation
-        for optimizer in settings.optimizer
-        for step_size in settings.step_size
-    ]
+# --- Runs, task by task --------------------------------------------------------------------------------------------
+
+
+class Carry(NamedTuple):
+    """What one seed's run carries from task to task.
+
+    Attributes:
+        key: Raw key of the stream, from which everything random of a task is derived.
+        task: Number of the next task.
+        learner: Parameters and state of the method, its keys among it.
+    """
+
+    key: UInt32[Array, " words"]
+    task: Int[Array, ""]
+    learner: gxd.training.TrainState
+
+
+LearnTask = Callable[[Carry, Any], tuple[gxd.training.TrainState, dict[str, jax.Array]]]
+"""A function (carry, images) -> (training state after the carry's next task, measures of the task)."""
+
+
+def make_run(settings: ImageOptions, labels: Labels, learner: Learner, learn_task: LearnTask) -> Run:
+    """Returns the run of a learner that learns one task after the other, `tasks_per_chunk` in a chunk."""
+
+    def start(seed: Int[Array, ""], data: Any) -> Carry:
+        del data
+        stream_key, learner_key = jax.random.split(jax.random.key(seed))
+        return Carry(jax.random.key_data(stream_key), jnp.int32(0), learner.start(learner_key))
+
+    def chunk(carry: Carry, data: Any) -> tuple[Carry, dict[str, Array]]:
+        def next_task(carry: Carry, _: None) -> tuple[Carry, dict[str, Array]]:
+            state, measures = learn_task(carry, data)
+            replaced = learner.replaced(state) - learner.replaced(carry.learner)
+            return Carry(carry.key, carry.task + 1, state), measures | {"replaced": replaced}
+
+        return jax.lax.scan(next_task, carry, length=settings.tasks_per_chunk)
+
+    return Run(labels, start, chunk)
+
+
+def make_experiment(
+    problem: str,
+    settings: ImageOptions,
+    images: datasets.Images,
+    data: Any,
+    run_of: Callable[[Labels, methods.Method, methods.Setting], Run],
+) -> Experiment:
+    """Returns the experiment of every method under every combination of activation, optimizer and step size.
+
+    Args:
+        problem: Name of the problem.
+        settings: Settings with every value filled in.
+        images: The images, for the configuration.
+        data: The images as the runs read them.
+        run_of: (labels, method, setting) -> run.
+    """
+    runs = []
+    for condition in itertools.product(settings.activation, settings.optimizer, settings.step_size):
+        for name in settings.method:
+            method = methods.METHODS[name]
+            for setting in methods.settings_of(method, settings):
+                labels = {"method": name, **dict(zip(_CONDITIONS, condition, strict=True))}
+                runs.append(run_of(labels | {"setting": methods.shown(setting)}, method, setting))
+    return Experiment(
+        problem=problem,
+        config=config_of(problem, settings) | {"data": {"name": images.name, "digest": images.digest}},
+        runs=runs,
+        seeds=seed_numbers(settings),
+        group=settings.group,
+        axis="task",
+        ends=np.arange(1, settings.tasks + 1),
+        measure="accuracy",
+        totals=("replaced",),
+        panels=_CONDITIONS,
+        devices=devices_for(settings.seeds, settings.devices),
+        higher_is_better=True,
+        diagnostics=DIAGNOSTICS,
+        points=settings.tasks_per_chunk,
+        data=data,
+    )

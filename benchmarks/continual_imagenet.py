@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -18,12 +17,12 @@ import numpy as np
 
 import gxd_jax as gxd
 from benchmarks import classification, convnet, methods
-from benchmarks.classification import ImageOptions, Network
+from benchmarks.classification import Carry, ImageOptions, Network
 from benchmarks.datasets import Images
-from benchmarks.experiment import Experiment, Run, config_of, devices_for, fill_in, seed_numbers
+from benchmarks.experiment import Experiment, Run, fill_in
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int, PRNGKeyArray, UInt8, UInt32
+    from jaxtyping import Array, Int, PRNGKeyArray, UInt8
 
 NAME = "continual-imagenet"
 
@@ -49,6 +48,7 @@ class Settings(ImageOptions):
     """Whether the optimizer's moments of the output layer start anew with it."""
 
 
+_ONE_SETTING = {"l2": (1e-3,), "perturb_l2": (1e-5,), "noise_std": (1e-4,), "replacement_rate": (1e-3,)}
 _NETWORK = {"activation": ("relu",), "optimizer": ("momentum",)}
 SCALES: dict[str, dict[str, Any]] = {
     "smoke": {
@@ -62,10 +62,7 @@ SCALES: dict[str, dict[str, Any]] = {
         "epochs": 2,
         "train_images": 10,
         "test_images": 10,
-        "l2": (1e-3,),
-        "perturb_l2": (1e-5,),
-        "noise_std": (1e-4,),
-        "replacement_rate": (1e-3,),
+        **_ONE_SETTING,
     },
     "default": {
         **_NETWORK,
@@ -78,10 +75,7 @@ SCALES: dict[str, dict[str, Any]] = {
         "epochs": 8,
         "train_images": 30,
         "test_images": 30,
-        "l2": (1e-3,),
-        "perturb_l2": (1e-5,),
-        "noise_std": (1e-4,),
-        "replacement_rate": (1e-3,),
+        **_ONE_SETTING,
     },
     "paper": {
         **_NETWORK,
@@ -118,7 +112,7 @@ def make_experiment(settings: Settings) -> Experiment:
     """
     settings = fill_in(settings, SCALES)
     classification.check_tasks(settings)
-    images, about = classification.load(settings)
+    images = classification.load(settings)
     classes = by_class(images, settings.train_images, settings.test_images)
     of_task = 2 * settings.train_images
     if of_task % settings.batch:
@@ -127,23 +121,8 @@ def make_experiment(settings: Settings) -> Experiment:
         raise ValueError(f"probe must be at most the {of_task} training images of a task, got {settings.probe}")
     if settings.epochs < 1:
         raise ValueError(f"epochs must be 1 or more, got {settings.epochs}")
-    return Experiment(
-        problem=NAME,
-        config=config_of(NAME, settings) | about,
-        runs=list(_runs(settings, classes.train.shape[2:])),
-        seeds=seed_numbers(settings),
-        group=settings.group,
-        axis="task",
-        ends=np.arange(1, settings.tasks + 1),
-        measure="accuracy",
-        totals=("replaced",),
-        panels=("activation", "optimizer", "step_size"),
-        devices=devices_for(settings.seeds, settings.devices),
-        higher_is_better=True,
-        diagnostics=classification.DIAGNOSTICS,
-        points=settings.tasks_per_chunk,
-        data=classes,
-    )
+    run_of = functools.partial(make_run, settings, shape=classes.train.shape[2:])
+    return classification.make_experiment(NAME, settings, images, classes, run_of)
 
 
 def by_class(images: Images, train: int, test: int) -> Classes:
@@ -169,39 +148,17 @@ def _sorted(images: np.ndarray, labels: np.ndarray, classes: int, option: str, c
     return chosen.repeat(factor, axis=2).repeat(factor, axis=3)
 
 
-class Carry(NamedTuple):
-    """What one seed's run carries from task to task.
-
-    Attributes:
-        key: Raw key of the stream, from which every task's classes and order are derived.
-        task: Number of the next task.
-        learner: Parameters and state of the method, its keys among it.
-    """
-
-    key: UInt32[Array, " words"]
-    task: Int[Array, ""]
-    learner: gxd.training.TrainState
-
-
 def draw_pair(key: PRNGKeyArray, classes: int) -> Int[Array, "2"]:
     """Draws two different classes."""
     return jax.random.permutation(key, classes)[:2]
 
 
-def _runs(settings: Settings, shape: tuple[int, ...]) -> Iterator[Run]:
-    for condition in classification.conditions(settings):
-        for name in settings.method:
-            method = methods.METHODS[name]
-            for setting in methods.settings_of(method, settings):
-                labels = {"method": name} | condition | {"setting": methods.shown(setting)}
-                yield make_run(settings, labels, method, setting, shape)
-
-
 def make_run(
     settings: Settings,
-    labels: dict[str, Any],
+    labels: classification.Labels,
     method: methods.Method,
     setting: methods.Setting,
+    *,
     shape: tuple[int, ...],
 ) -> Run:
     """Returns the run of one method.
@@ -213,46 +170,37 @@ def make_run(
         setting: Values of the method's own hyper-parameters.
         shape: Height, width and channels of the images.
     """
-    condition = {name: labels[name] for name in ("activation", "optimizer", "step_size")}
     init = functools.partial(convnet.init, shape=shape, activation=labels["activation"], outputs=2)
     apply = convnet.make_apply(labels["activation"], dropout=setting.get("dropout", 0.0))
     network = Network(init, apply, convnet.hidden_layers(jax.eval_shape(init, jax.random.key(0))))
-    learner = classification.make_learner(network, method, setting, settings, **condition)
-    of_task, steps = 2 * settings.train_images, 2 * settings.train_images // settings.batch
+    learner = classification.make_learner(network, method, setting, settings, labels)
+    of_task = 2 * settings.train_images
 
-    def start(seed: Int[Array, ""], data: Classes) -> Carry:
-        del data
-        stream_key, learner_key = jax.random.split(jax.random.key(seed))
-        return Carry(jax.random.key_data(stream_key), jnp.int32(0), learner.start(learner_key))
-
-    def learn_task(carry: Carry, data: Classes) -> tuple[Carry, dict[str, Array]]:
+    def learn_task(carry: Carry, data: Classes) -> tuple[gxd.training.TrainState, dict[str, Array]]:
         task_key = jax.random.fold_in(jax.random.wrap_key_data(carry.key), carry.task)
         pair_key, order_key, dropout_key = jax.random.split(task_key, 3)
         pair = draw_pair(pair_key, len(data.train))
+        epoch_keys = jax.vmap(lambda epoch: jax.random.fold_in(order_key, epoch))(jnp.arange(settings.epochs))
+        order = jax.vmap(lambda key: jax.random.permutation(key, of_task))(epoch_keys).reshape(-1)
 
         def train_batch(numbers: Int[Array, " B"]) -> tuple[Array, Int[Array, " B"]]:
             labels = numbers // settings.train_images
             return convnet.as_inputs(data.train[pair[labels], numbers % settings.train_images]), labels
 
         def next_batch(place: Int[Array, ""]) -> tuple[Int[Array, ""], tuple[Any, Array]]:
-            order = jax.random.permutation(jax.random.fold_in(order_key, place // steps), of_task)
-            numbers = jax.lax.dynamic_slice_in_dim(order, place % steps * settings.batch, settings.batch)
+            numbers = jax.lax.dynamic_slice_in_dim(order, place * settings.batch, settings.batch)
             inputs, labels = train_batch(numbers)
             return place + 1, ((inputs, jax.random.fold_in(dropout_key, place)), labels)
 
         state = learner.reset_head(carry.learner, moments=settings.reset_head_moments)
         probe = jax.random.permutation(order_key, of_task)[: settings.probe]
         found = learner.diagnose(state, train_batch(probe)[0])
-        before = learner.replaced(state)
-        state, _, _ = gxd.training.train_task(learner.step, state, next_batch, jnp.int32(0), steps * settings.epochs)
+        steps = len(order) // settings.batch
+        state, _, _ = gxd.training.train_task(learner.step, state, next_batch, jnp.int32(0), steps)
         test = convnet.as_inputs(data.test[pair].reshape(-1, *data.test.shape[2:]))
         right = classification.accuracy(
             learner.logits(state.params, test), jnp.repeat(jnp.arange(2), settings.test_images)
         )
-        measures = {"accuracy": right, "replaced": learner.replaced(state) - before} | found
-        return Carry(carry.key, carry.task + 1, state), measures
+        return state, {"accuracy": right} | found
 
-    def chunk(carry: Carry, data: Classes) -> tuple[Carry, dict[str, Array]]:
-        return jax.lax.scan(lambda carry, _: learn_task(carry, data), carry, length=settings.tasks_per_chunk)
-
-    return Run(labels, start, chunk)
+    return classification.make_run(settings, labels, learner, learn_task)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 import gxd_jax as gxd
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, PRNGKeyArray
+    from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 _LEAK = 0.01
 """Slope of a leaky ReLU below zero, as in PyTorch."""
@@ -165,3 +166,8 @@ def _without_units(apply: Callable, loss: Callable) -> Callable:
 def squared_error(outputs: Float[Array, "B K"], targets: Float[Array, "B K"]) -> Float[Array, ""]:
     """Mean squared error, without a half."""
     return ((outputs - targets) ** 2).mean()
+
+
+def cross_entropy(logits: Float[Array, "B K"], labels: Int[Array, " B"]) -> Float[Array, ""]:
+    """Mean softmax cross-entropy."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()

@@ -9,8 +9,10 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import optax
 
 import gxd_jax as gxd
@@ -100,6 +102,10 @@ class Method(NamedTuple):
     normalization: str = "none"
     resets_head: bool = False
 
+    def total_replaced(self, opt_state: Any) -> jax.Array:
+        """Units replaced since the start."""
+        return sum(gxd.reset_info(opt_state).totals.values()) if self.resets else jnp.int32(0)
+
     @property
     def is_for_numbers(self) -> bool:
         """Whether it can be used where one number is predicted, without batches and without a signal of the task."""
@@ -184,6 +190,9 @@ def _selective_weight_reinitialization(given: Ingredients) -> optax.GradientTran
     resets = gxd.methods.selective_weight_reinitialization(rate=rate, period=period, key=given.key)
     return gxd.chain(given.optimizer, resets)
 
+
+OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {"sgd": optax.sgd, "adam": gxd.adam}
+"""Optimizers underneath the methods: step size -> optimizer."""
 
 METHODS: dict[str, Method] = {
     "linear": Method(_backprop, hidden=False),

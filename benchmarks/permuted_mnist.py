@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import gxd_jax as gxd
 from benchmarks import classification, learners, methods
-from benchmarks.classification import ImageOptions, Network
-from benchmarks.experiment import Experiment, Run, config_of, devices_for, fill_in, seed_numbers
+from benchmarks.classification import Carry, ImageOptions, Network
+from benchmarks.experiment import Experiment, Run, fill_in
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PRNGKeyArray, UInt8, UInt32
@@ -55,6 +53,7 @@ class Settings(ImageOptions):
     """Images of a task, a multiple of the batch; by default at most all there are."""
 
 
+_ONE_SETTING = {"l2": (1e-3,), "perturb_l2": (1e-4,), "noise_std": (1e-3,), "replacement_rate": (1e-3,)}
 SCALES: dict[str, dict[str, Any]] = {
     "smoke": {
         "seeds": 2,
@@ -66,10 +65,7 @@ SCALES: dict[str, dict[str, Any]] = {
         "tasks": 4,
         "tasks_per_chunk": 2,
         "probe": 200,
-        "l2": (1e-3,),
-        "perturb_l2": (1e-4,),
-        "noise_std": (1e-3,),
-        "replacement_rate": (1e-3,),
+        **_ONE_SETTING,
     },
     "default": {
         "seeds": 10,
@@ -81,10 +77,7 @@ SCALES: dict[str, dict[str, Any]] = {
         "tasks": 35,
         "tasks_per_chunk": 7,
         "probe": 500,
-        "l2": (1e-3,),
-        "perturb_l2": (1e-4,),
-        "noise_std": (1e-3,),
-        "replacement_rate": (1e-3,),
+        **_ONE_SETTING,
     },
     "paper": {
         "seeds": 30,
@@ -115,7 +108,7 @@ def make_experiment(settings: Settings) -> Experiment:
     """
     settings = fill_in(settings, SCALES)
     classification.check_tasks(settings)
-    images, about = classification.load(settings)
+    images = classification.load(settings)
     there = len(images.labels)
     if settings.examples is None:
         examples = min(_EXAMPLES[settings.scale], there) // settings.batch * settings.batch
@@ -127,37 +120,9 @@ def make_experiment(settings: Settings) -> Experiment:
         )
     if settings.probe > settings.examples:
         raise ValueError(f"probe must be at most the {settings.examples} images of a task, got {settings.probe}")
-    return Experiment(
-        problem=NAME,
-        config=config_of(NAME, settings) | about,
-        runs=list(_runs(settings, images.images[0].size, images.classes)),
-        seeds=seed_numbers(settings),
-        group=settings.group,
-        axis="task",
-        ends=np.arange(1, settings.tasks + 1),
-        measure="accuracy",
-        totals=("replaced",),
-        panels=("activation", "optimizer", "step_size"),
-        devices=devices_for(settings.seeds, settings.devices),
-        higher_is_better=True,
-        diagnostics=classification.DIAGNOSTICS,
-        points=settings.tasks_per_chunk,
-        data=(images.images.reshape(there, -1), images.labels),
-    )
-
-
-class Carry(NamedTuple):
-    """What one seed's run carries from task to task.
-
-    Attributes:
-        key: Raw key of the stream, from which every task's permutation and order are derived.
-        task: Number of the next task.
-        learner: Parameters and state of the method, its keys among it.
-    """
-
-    key: UInt32[Array, " words"]
-    task: Int[Array, ""]
-    learner: gxd.training.TrainState
+    run_of = functools.partial(make_run, settings, pixels=images.images[0].size, classes=images.classes)
+    data = (images.images.reshape(there, -1), images.labels)
+    return classification.make_experiment(NAME, settings, images, data, run_of)
 
 
 class Task(NamedTuple):
@@ -186,20 +151,12 @@ def draw_task(key: UInt32[Array, " words"], number: Int[Array, ""], pixels: int,
     return Task(jax.random.permutation(permutation_key, pixels), order, dropout_key)
 
 
-def _runs(settings: Settings, pixels: int, classes: int) -> Iterator[Run]:
-    for condition in classification.conditions(settings):
-        for name in settings.method:
-            method = methods.METHODS[name]
-            for setting in methods.settings_of(method, settings):
-                labels = {"method": name} | condition | {"setting": methods.shown(setting)}
-                yield make_run(settings, labels, method, setting, pixels, classes)
-
-
 def make_run(
     settings: Settings,
-    labels: dict[str, Any],
+    labels: classification.Labels,
     method: methods.Method,
     setting: methods.Setting,
+    *,
     pixels: int,
     classes: int,
 ) -> Run:
@@ -214,7 +171,6 @@ def make_run(
         classes: Outputs of the network.
     """
     sizes = (pixels, *[settings.width] * settings.layers, classes)
-    condition = {name: labels[name] for name in ("activation", "optimizer", "step_size")}
     apply = learners.make_apply(
         sizes, labels["activation"], normalization=method.normalization, dropout=setting.get("dropout", 0.0)
     )
@@ -222,16 +178,13 @@ def make_run(
         learners.init, sizes=sizes, activation=labels["activation"], normalization=method.normalization
     )
     # The wiring is found, not written: with a norm it has more parameters.
-    units = gxd.find_units(lambda params, x: apply(params, x), init(jax.random.key(0)), jnp.zeros((2, pixels)))
+    units = gxd.find_units(apply, init(jax.random.key(0)), jnp.zeros((2, pixels)))
     network = Network(init, apply, units)
-    learner = classification.make_learner(network, method, setting, settings, **condition)
+    learner = classification.make_learner(network, method, setting, settings, labels)
 
-    def start(seed: Int[Array, ""], data: tuple[UInt8[Array, "N D"], Int[Array, " N"]]) -> Carry:
-        del data
-        stream_key, learner_key = jax.random.split(jax.random.key(seed))
-        return Carry(jax.random.key_data(stream_key), jnp.int32(0), learner.start(learner_key))
-
-    def learn_task(carry: Carry, data: tuple[UInt8[Array, "N D"], Int[Array, " N"]]) -> tuple[Carry, dict[str, Array]]:
+    def learn_task(
+        carry: Carry, data: tuple[UInt8[Array, "N D"], Int[Array, " N"]]
+    ) -> tuple[gxd.training.TrainState, dict[str, Array]]:
         images, labels = data
         task = draw_task(carry.key, carry.task, pixels, len(images), settings.examples)
 
@@ -252,12 +205,8 @@ def make_run(
 
         state = learner.reset_head(carry.learner) if method.resets_head else carry.learner
         found = learner.diagnose(state, inputs_of(task.order[: settings.probe]))
-        before, steps = learner.replaced(state), settings.examples // settings.batch
+        steps = settings.examples // settings.batch
         state, _, accuracies = gxd.training.train_task(step, state, next_batch, jnp.int32(0), steps)
-        measures = {"accuracy": accuracies.mean(), "replaced": learner.replaced(state) - before} | found
-        return Carry(carry.key, carry.task + 1, state), measures
+        return state, {"accuracy": accuracies.mean()} | found
 
-    def chunk(carry: Carry, data: Any) -> tuple[Carry, dict[str, Array]]:
-        return jax.lax.scan(lambda carry, _: learn_task(carry, data), carry, length=settings.tasks_per_chunk)
-
-    return Run(labels, start, chunk)
+    return classification.make_run(settings, labels, learner, learn_task)

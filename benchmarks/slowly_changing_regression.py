@@ -244,8 +244,6 @@ SCALES: dict[str, dict[str, Any]] = {
     },
 }
 
-_OPTIMIZERS = {"sgd": optax.sgd, "adam": gxd.adam}
-
 
 def make_experiment(settings: Settings) -> Experiment:
     """Returns the experiment that the settings describe.
@@ -325,7 +323,7 @@ def make_run(settings: Settings, labels: dict[str, Any], method: methods.Method,
     activation = labels["activation"] if method.hidden else "relu"  # a network without hidden layers applies none
     apply = learners.make_apply(sizes, activation)
     observe, units = learners.make_observe(apply, learners.squared_error, sizes, readout=method.readout)
-    optimizer = _OPTIMIZERS[settings.optimizer](labels["step_size"])
+    optimizer = methods.OPTIMIZERS[settings.optimizer](labels["step_size"])
 
     def transform(key: PRNGKeyArray | int) -> optax.GradientTransformation:
         return method.build(methods.Ingredients(optimizer, units, setting, settings, key))
@@ -350,10 +348,7 @@ def make_run(settings: Settings, labels: dict[str, Any], method: methods.Method,
     def chunk(carry: Carry, data: Any) -> tuple[Carry, dict[str, Array]]:
         del data
         end, errors = jax.lax.scan(learn_block, carry, length=settings.bin // block)
-        replaced = total_replaced(end) - total_replaced(carry)
-        return end, {"error": errors.mean(), "replaced": replaced}
-
-    def total_replaced(carry: Carry) -> Int[Array, ""]:
-        return sum(gxd.reset_info(carry.learner.opt_state).totals.values()) if method.resets else jnp.int32(0)
+        before, after = (method.total_replaced(c.learner.opt_state) for c in (carry, end))
+        return end, {"error": errors.mean(), "replaced": after - before}
 
     return Run(labels, start, chunk)

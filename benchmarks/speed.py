@@ -154,7 +154,7 @@ def compile_program(name: str, case: Case, settings: Settings) -> Program:
 
 def dense_learner(method: methods.Method, case: Case, settings: Settings) -> tuple[Callable, Callable]:
     """Returns the functions that start a dense network from a seed and train it for the steps of one timing."""
-    loss, targets = (learners.squared_error, _numbers) if case.sizes[-1] == 1 else (cross_entropy, _labels)
+    loss, targets = (learners.squared_error, _numbers) if case.sizes[-1] == 1 else (learners.cross_entropy, _labels)
     apply = learners.make_apply(case.sizes, settings.activation)
     observe, units = learners.make_observe(apply, loss, case.sizes, readout=method.readout)
     input_key, target_key = jax.random.split(jax.random.key(0))
@@ -209,7 +209,11 @@ def resnet_learner(method: methods.Method, case: Case, settings: Settings) -> tu
     units = gxd.find_units(apply, fresh["params"], images, fresh["batch_stats"], outputs=lambda results: results[0])
     tx = _build(method, optimizer, units, case, 1, 0)
     observe = gxd.observe(
-        lambda params, inputs: apply(params, *inputs), cross_entropy, units, readout=method.readout, has_aux=True
+        lambda params, inputs: apply(params, *inputs),
+        learners.cross_entropy,
+        units,
+        readout=method.readout,
+        has_aux=True,
     )
     step = gxd.training.make_train_step(observe, tx)
 
@@ -240,11 +244,6 @@ def _build(
     hyperparameters = methods.Hyperparameters(maturity_threshold=maturity_threshold)
     setting = {"replacement_rate": case.replacement_rate}
     return method.build(methods.Ingredients(optimizer, units, setting, hyperparameters, key))
-
-
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean softmax cross-entropy."""
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
 def _numbers(key: jax.Array, shape: tuple[int, int], outputs: int) -> jax.Array:

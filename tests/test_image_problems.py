@@ -59,7 +59,7 @@ def test_online_accuracy_by_hand():
     carry = run.start(jnp.int32(5), ())
     end, measures = jax.jit(run.chunk)(carry, (jnp.asarray(images), jnp.asarray(labels)))
     apply = learners.make_apply((64, 6, 6, 10), "tanh")
-    gradient = jax.jit(jax.grad(lambda params, x, y: classification.cross_entropy(apply(params, x), y)))
+    gradient = jax.jit(jax.grad(lambda params, x, y: learners.cross_entropy(apply(params, x), y)))
     params, found = carry.learner.params, []
     for number in range(2):
         task, right = permuted_mnist.draw_task(carry.key, jnp.int32(number), 64, len(labels), 24), []
@@ -159,9 +159,7 @@ def test_head_starts_from_zeros_with_fresh_moments():
         methods.METHODS["backprop"],
         {},
         filled(PERMUTED),
-        activation="relu",
-        optimizer="momentum",
-        step_size=0.1,
+        {"activation": "relu", "optimizer": "momentum", "step_size": 0.1},
     )
     state, _ = learner.step(learner.start(jax.random.key(0)), (jnp.ones((4, 8)), None), jnp.arange(4) % 3)
     reset, kept = learner.reset_head(state), learner.reset_head(state, moments=False)
@@ -214,9 +212,7 @@ def test_every_row_of_the_table_can_learn(name):
         method,
         setting,
         settings,
-        activation="relu",
-        optimizer="adam",
-        step_size=0.01,
+        {"activation": "relu", "optimizer": "adam", "step_size": 0.01},
     )
     state = jax.eval_shape(learner.start, jax.random.key(0))
     inputs = jax.ShapeDtypeStruct((4, 8), jnp.float32), jax.eval_shape(lambda: jax.random.key(0))
