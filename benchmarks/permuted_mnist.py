@@ -51,6 +51,8 @@ class Settings(ImageOptions):
     """Hidden layers."""
     examples: int | None = None
     """Images of a task, a multiple of the batch; by default at most all there are."""
+    permutations: int | None = None
+    """Different permutations, which come back in turn, so that old knowledge counts; by default every task has its own."""
 
 
 _ONE_SETTING = {"l2": (1e-3,), "perturb_l2": (1e-4,), "noise_std": (1e-3,), "replacement_rate": (1e-3,)}
@@ -118,6 +120,8 @@ def make_experiment(settings: Settings) -> Experiment:
             f"examples must be a multiple of the batch of {settings.batch} and at most the {there} images, "
             f"got {settings.examples}"
         )
+    if settings.permutations is not None and settings.permutations < 1:
+        raise ValueError(f"permutations must be 1 or more, got {settings.permutations}")
     if settings.probe > settings.examples:
         raise ValueError(f"probe must be at most the {settings.examples} images of a task, got {settings.probe}")
     run_of = functools.partial(make_run, settings, pixels=images.images[0].size, classes=images.classes)
@@ -139,10 +143,30 @@ class Task(NamedTuple):
     dropout_key: PRNGKeyArray
 
 
-def draw_task(key: UInt32[Array, " words"], number: Int[Array, ""], pixels: int, images: int, examples: int) -> Task:
-    """Draws a task of some of the images, each at most once, from the stream's key."""
-    task_key = jax.random.fold_in(jax.random.wrap_key_data(key), number)
-    permutation_key, order_key, dropout_key = jax.random.split(task_key, 3)
+def draw_task(
+    key: UInt32[Array, " words"],
+    number: Int[Array, ""],
+    pixels: int,
+    images: int,
+    examples: int,
+    permutations: int | None = None,
+) -> Task:
+    """Draws a task of some of the images, each at most once, from the stream's key.
+
+    Args:
+        key: The stream's key.
+        number: Number of the task.
+        pixels: Pixels of an image D.
+        images: Images there are.
+        examples: Images of a task E.
+        permutations: Different permutations, which come back in turn; None: every task has its own.
+    """
+
+    def keys_of(number: Int[Array, ""]) -> PRNGKeyArray:
+        return jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(key), number), 3)
+
+    _, order_key, dropout_key = keys_of(number)
+    permutation_key = keys_of(number if permutations is None else number % permutations)[0]
     # A part is found several times faster than the whole is sorted.
     if examples < images:
         order = jax.lax.top_k(jax.random.uniform(order_key, (images,)), examples)[1]
@@ -186,7 +210,9 @@ def make_run(
         carry: Carry, data: tuple[UInt8[Array, "N D"], Int[Array, " N"]]
     ) -> tuple[gxd.training.TrainState, dict[str, Array]]:
         images, labels = data
-        task = draw_task(carry.key, carry.task, pixels, len(images), settings.examples)
+        task = draw_task(
+            carry.key, carry.task, pixels, len(images), settings.examples, settings.permutations
+        )
 
         def inputs_of(numbers: Int[Array, " B"]) -> Array:
             return classification.as_inputs(images[numbers[:, None], task.permutation])

@@ -53,6 +53,19 @@ def test_a_task_is_a_permutation_and_images_seen_once():
     np.testing.assert_array_equal(first.order, again.order)
 
 
+def test_permutations_come_back_in_turn():
+    key = jax.random.key_data(jax.random.key(3))
+    tasks = [permuted_mnist.draw_task(key, jnp.int32(number), 64, 100, 30, permutations=2) for number in range(4)]
+    for number in (0, 1):
+        np.testing.assert_array_equal(tasks[number].permutation, tasks[number + 2].permutation)
+        assert not np.array_equal(tasks[number].order, tasks[number + 2].order), "the images are new"
+        alone = permuted_mnist.draw_task(key, jnp.int32(number), 64, 100, 30)
+        np.testing.assert_array_equal(tasks[number].permutation, alone.permutation)
+    assert not np.array_equal(tasks[0].permutation, tasks[1].permutation)
+    with pytest.raises(ValueError, match="permutations must be 1 or more, got 0"):
+        permuted_mnist.make_experiment(dataclasses.replace(PERMUTED, permutations=0))
+
+
 def test_online_accuracy_by_hand():
     experiment = permuted_mnist.make_experiment(dataclasses.replace(PERMUTED, tasks_per_chunk=2))
     run, (images, labels) = experiment.runs[0], experiment.data
