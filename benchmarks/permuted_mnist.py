@@ -52,7 +52,7 @@ class Settings(ImageOptions):
     examples: int | None = None
     """Images of a task, a multiple of the batch; by default at most all there are."""
     permutations: int | None = None
-    """Different permutations, which come back in turn, so that old knowledge counts; by default every task has its own."""
+    """Different permutations, which come back in turn; by default every task has its own."""
 
 
 _ONE_SETTING = {"l2": (1e-3,), "perturb_l2": (1e-4,), "noise_std": (1e-3,), "replacement_rate": (1e-3,)}
@@ -210,9 +210,7 @@ def make_run(
         carry: Carry, data: tuple[UInt8[Array, "N D"], Int[Array, " N"]]
     ) -> tuple[gxd.training.TrainState, dict[str, Array]]:
         images, labels = data
-        task = draw_task(
-            carry.key, carry.task, pixels, len(images), settings.examples, settings.permutations
-        )
+        task = draw_task(carry.key, carry.task, pixels, len(images), settings.examples, settings.permutations)
 
         def inputs_of(numbers: Int[Array, " B"]) -> Array:
             return classification.as_inputs(images[numbers[:, None], task.permutation])
