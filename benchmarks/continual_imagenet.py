@@ -67,7 +67,7 @@ SCALES: dict[str, dict[str, Any]] = {
     "default": {
         **_NETWORK,
         "seeds": 10,
-        "step_size": (0.05,),
+        "step_size": (0.04,),
         "batch": 10,
         "tasks": 40,
         "tasks_per_chunk": 8,

@@ -53,6 +53,8 @@ class Settings(ImageOptions):
     """Images of a task, a multiple of the batch; by default at most all there are."""
     permutations: int | None = None
     """Different permutations, which come back in turn; by default every task has its own."""
+    normalization: Literal[tuple(learners.NORMALIZATIONS)] = "none"  # type: ignore[valid-type]
+    """Normalisation of the hidden layers of the methods that have none of their own."""
 
 
 _ONE_SETTING = {"l2": (1e-3,), "perturb_l2": (1e-4,), "noise_std": (1e-3,), "replacement_rate": (1e-3,)}
@@ -120,6 +122,8 @@ def make_experiment(settings: Settings) -> Experiment:
             f"examples must be a multiple of the batch of {settings.batch} and at most the {there} images, "
             f"got {settings.examples}"
         )
+    if settings.normalization == "batch" and settings.batch < 2:
+        raise ValueError(f"batch norm needs a batch of 2 or more, got {settings.batch}")
     if settings.permutations is not None and settings.permutations < 1:
         raise ValueError(f"permutations must be 1 or more, got {settings.permutations}")
     if settings.probe > settings.examples:
@@ -195,12 +199,11 @@ def make_run(
         classes: Outputs of the network.
     """
     sizes = (pixels, *[settings.width] * settings.layers, classes)
-    apply = learners.make_apply(
-        sizes, labels["activation"], normalization=method.normalization, dropout=setting.get("dropout", 0.0)
-    )
-    init = functools.partial(
-        learners.init, sizes=sizes, activation=labels["activation"], normalization=method.normalization
-    )
+    activation = labels["activation"]
+    normalization = settings.normalization if method.normalization == "none" else method.normalization
+    dropout = setting.get("dropout", 0.0)
+    apply = learners.make_apply(sizes, activation, normalization=normalization, dropout=dropout)
+    init = functools.partial(learners.init, sizes=sizes, activation=activation, normalization=normalization)
     # The wiring is found, not written: with a norm it has more parameters.
     units = gxd.find_units(apply, init(jax.random.key(0)), jnp.zeros((2, pixels)))
     network = Network(init, apply, units)

@@ -66,6 +66,17 @@ def test_permutations_come_back_in_turn():
         permuted_mnist.make_experiment(dataclasses.replace(PERMUTED, permutations=0))
 
 
+def test_every_method_can_have_a_normalised_network():
+    settings = dataclasses.replace(PERMUTED, method=("backprop", "layer_norm", "batch_norm"), normalization="layer")
+    plain, layer, batch = (run.start(jnp.int32(0), ()) for run in permuted_mnist.make_experiment(settings).runs)
+    assert "hidden_1_norm" in plain.learner.params
+    jax.tree.map(np.testing.assert_array_equal, plain.learner.params, layer.learner.params)
+    jax.tree.map(np.testing.assert_array_equal, plain.learner.params, batch.learner.params)
+    alone = dataclasses.replace(settings, method=("backprop",), normalization="batch", batch=1)
+    with pytest.raises(ValueError, match="batch norm needs a batch of 2 or more, got 1"):
+        permuted_mnist.make_experiment(alone)
+
+
 def test_online_accuracy_by_hand():
     experiment = permuted_mnist.make_experiment(dataclasses.replace(PERMUTED, tasks_per_chunk=2))
     run, (images, labels) = experiment.runs[0], experiment.data
