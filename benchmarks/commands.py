@@ -15,6 +15,7 @@ from benchmarks import (
     permuted_mnist,
     plots,
     report,
+    reset_cost,
     runner,
     slowly_changing_regression,
     speed,
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Command] = {
     ),
     continual_imagenet.NAME: _problem(continual_imagenet.Settings, continual_imagenet.make_experiment),
     permuted_mnist.NAME: _problem(permuted_mnist.Settings, permuted_mnist.make_experiment),
+    reset_cost.NAME: Command(reset_cost.Settings, reset_cost.run),
     "speed": Command(speed.Settings, speed.run),
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,23 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray, UInt8
 
 SIZE = 32
-"""Height and width that an image must have at least."""
+"""Height and width that an image must have at least for these layers."""
 
-_CONVOLUTIONS = {"conv_1": (5, 32), "conv_2": (3, 64), "conv_3": (3, 128)}
-"""Layer -> window and channels; each is followed by a 2x2 max pool."""
-_DENSE = {"dense_1": 128, "dense_2": 128}
-"""Layer -> units."""
+
+class Layers(NamedTuple):
+    """The hidden layers.
+
+    Attributes:
+        convolutions: Layer -> window and channels; each is followed by a 2x2 max pool.
+        dense: Layer -> units.
+    """
+
+    convolutions: dict[str, tuple[int, int]]
+    dense: dict[str, int]
+
+
+LAYERS = Layers({"conv_1": (5, 32), "conv_2": (3, 64), "conv_3": (3, 128)}, {"dense_1": 128, "dense_2": 128})
+"""Those of [N]."""
 _CENTRE = 0.5
 """Inputs lie in [-0.5, 0.5]."""
 
@@ -36,7 +47,9 @@ def as_inputs(images: UInt8[Array, "*shape"]) -> Float[Array, "*shape"]:
     return classification.as_inputs(images) - _CENTRE
 
 
-def init(key: PRNGKeyArray, shape: tuple[int, ...], activation: str, *, outputs: int) -> dict[str, Any]:
+def init(
+    key: PRNGKeyArray, shape: tuple[int, ...], activation: str, *, outputs: int, layers: Layers = LAYERS
+) -> dict[str, Any]:
     """Draws initial parameters: Kaiming-uniform kernels with the activation's gain (output layer 1), biases 0.
 
     Args:
@@ -44,15 +57,16 @@ def init(key: PRNGKeyArray, shape: tuple[int, ...], activation: str, *, outputs:
         shape: Height, width and channels of the images.
         activation: A name of `learners.ACTIVATIONS`.
         outputs: Number of outputs.
+        layers: The hidden layers.
     """
     gain = learners.ACTIVATIONS[activation].gain
     height, width, channels = shape
     kernels: dict[str, tuple[int, ...]] = {}
-    for name, (window, units) in _CONVOLUTIONS.items():
+    for name, (window, units) in layers.convolutions.items():
         kernels[name] = (window, window, channels, units)
         height, width, channels = (height - window + 1) // 2, (width - window + 1) // 2, units
     inputs = height * width * channels
-    for name, units in (_DENSE | {learners.OUTPUT: outputs}).items():
+    for name, units in (layers.dense | {learners.OUTPUT: outputs}).items():
         kernels[name], inputs = (inputs, units), units
     params = {}
     for (name, kernel), layer_key in zip(kernels.items(), jax.random.split(key, len(kernels)), strict=True):
@@ -64,20 +78,21 @@ def init(key: PRNGKeyArray, shape: tuple[int, ...], activation: str, *, outputs:
     return params
 
 
-def make_apply(activation: str, *, dropout: float = 0.0) -> Callable[..., jax.Array]:
+def make_apply(activation: str, *, layers: Layers = LAYERS, dropout: float = 0.0) -> Callable[..., jax.Array]:
     """Returns the function of parameters, images [B, H, W, channels] and a key that gives the logits [B, outputs].
 
     Args:
         activation: A name of `learners.ACTIVATIONS`.
+        layers: The hidden layers.
         dropout: Share of the units of dense hidden layers that are left out where the function is given a key.
     """
     function = learners.ACTIVATIONS[activation].function
 
     def apply(params: dict[str, Any], x: jax.Array, dropout_key: PRNGKeyArray | None = None) -> jax.Array:
-        for name in _CONVOLUTIONS:
+        for name in layers.convolutions:
             x = gxd.tap(name, _max_pool(function(_convolve(params[name], x))))
         x = x.reshape(x.shape[0], -1)
-        for number, name in enumerate(_DENSE):
+        for number, name in enumerate(layers.dense):
             x = function(learners.dense(params[name], x))
             if dropout and dropout_key is not None:
                 x = learners.drop(x, dropout, jax.random.fold_in(dropout_key, number))
@@ -87,9 +102,9 @@ def make_apply(activation: str, *, dropout: float = 0.0) -> Callable[..., jax.Ar
     return apply
 
 
-def hidden_layers(params: dict[str, Any]) -> list[gxd.UnitLayer]:
-    """Returns the hidden layers: channels of the convolutions, and units of the dense layers."""
-    return gxd.sequential_units(params, [*_CONVOLUTIONS, *_DENSE, learners.OUTPUT])
+def hidden_layers(params: dict[str, Any], layers: Layers = LAYERS) -> list[gxd.UnitLayer]:
+    """Returns the wiring of the hidden layers: channels of the convolutions, and units of the dense layers."""
+    return gxd.sequential_units(params, [*layers.convolutions, *layers.dense, learners.OUTPUT])
 
 
 def _convolve(layer: dict[str, jax.Array], x: Float[Array, "B H W c"]) -> Float[Array, "B h w C"]:

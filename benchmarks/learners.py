@@ -96,7 +96,12 @@ def kaiming_uniform(key: PRNGKeyArray, shape: tuple[int, ...], gain: float) -> F
 
 
 def make_apply(
-    sizes: Sequence[int], activation: str, *, normalization: str = "none", dropout: float = 0.0
+    sizes: Sequence[int],
+    activation: str,
+    *,
+    normalization: str = "none",
+    norm_first: bool = True,
+    dropout: float = 0.0,
 ) -> Callable[..., jax.Array]:
     """Returns the function of parameters, inputs [B, inputs] and a key that gives the outputs [B, outputs].
 
@@ -104,17 +109,21 @@ def make_apply(
         sizes: Layer sizes, input and output included.
         activation: A name of `ACTIVATIONS`.
         normalization: A name of `NORMALIZATIONS`.
+        norm_first: Whether it comes before the activation, not after.
         dropout: Share of the hidden units that are left out where the function is given a key.
     """
-    function, normalize = ACTIVATIONS[activation].function, NORMALIZATIONS[normalization]
+    function = ACTIVATIONS[activation].function
+
+    def normalize(params: dict[str, Any], name: str, x: jax.Array) -> jax.Array:
+        if normalization == "none":
+            return x
+        norm = params[_norm_name(name)]
+        return NORMALIZATIONS[normalization](x) * norm["scale"] + norm["bias"]
 
     def apply(params: dict[str, Any], x: jax.Array, dropout_key: PRNGKeyArray | None = None) -> jax.Array:
         for number, name in enumerate(hidden_names(sizes)):
             x = dense(params[name], x)
-            if normalization != "none":
-                norm = params[_norm_name(name)]
-                x = normalize(x) * norm["scale"] + norm["bias"]
-            x = function(x)
+            x = function(normalize(params, name, x)) if norm_first else normalize(params, name, function(x))
             if dropout and dropout_key is not None:
                 x = drop(x, dropout, jax.random.fold_in(dropout_key, number))
             x = gxd.tap(name, x)

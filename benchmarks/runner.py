@@ -50,8 +50,8 @@ def run_experiment(
     if len(set(names)) < len(names):
         raise ValueError(f"the names of runs must differ, got {names}")
     folder.open_folder(out, experiment.config, resume=resume)
-    mesh = jax.make_mesh((len(experiment.devices),), ("seeds",), devices=experiment.devices)
-    experiment = experiment._replace(data=jax.device_put(experiment.data, NamedSharding(mesh, PartitionSpec())))
+    mesh = mesh_of(experiment.devices)
+    experiment = experiment._replace(data=on_all(experiment.data, mesh))
     curves = []
     for number, run in enumerate(experiment.runs):
         finished, checkpoint = out / "runs" / f"{run.name}.csv", out / "runs" / f"{run.name}.checkpoint"
@@ -73,8 +73,7 @@ def _run(
     on_chunk: Callable[[int], None],
 ) -> dict[str, np.ndarray]:
     """Runs one run to its end and returns its measures [S, N]."""
-    seeds = jax.device_put(experiment.seeds, NamedSharding(mesh, _SEEDS))
-    carry = jax.jit(_over_seeds(run.start, mesh, None))(seeds, experiment.data)
+    carry = start(run, experiment.seeds, experiment.data, mesh)
     measures: dict[str, np.ndarray] = {}
     config = {**experiment.config, "run": dict(run.labels)}
     if manager.latest_step() is not None:
@@ -86,10 +85,25 @@ def _run(
         carry, new = chunk(carry, experiment.data)
         for name, values in new.items():
             earlier = [measures[name]] if name in measures else []
-            measures[name] = np.concatenate([*earlier, np.asarray(values).reshape(len(seeds), -1)], axis=1)
+            measures[name] = np.concatenate([*earlier, np.asarray(values).reshape(len(experiment.seeds), -1)], axis=1)
         checkpoints.save(manager, config, carry, measures)
         on_chunk(finished)
     return measures
+
+
+def mesh_of(devices: list[jax.Device]) -> jax.sharding.Mesh:
+    """Returns the devices as a mesh over which the seeds are spread."""
+    return jax.make_mesh((len(devices),), ("seeds",), devices=devices)
+
+
+def on_all(data: Any, mesh: jax.sharding.Mesh) -> Any:
+    """Puts arrays on every device."""
+    return jax.device_put(data, NamedSharding(mesh, PartitionSpec()))
+
+
+def start(run: Run, seeds: np.ndarray, data: Any, mesh: jax.sharding.Mesh) -> Any:
+    """Returns the carries of a run for all seeds, spread over the devices."""
+    return jax.jit(_over_seeds(run.start, mesh, None))(jax.device_put(seeds, NamedSharding(mesh, _SEEDS)), data)
 
 
 def compile_chunk(

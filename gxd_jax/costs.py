@@ -75,20 +75,11 @@ def reset_cost(
         sets = {layer.name: jnp.arange(layer.size)[:, None] for layer in units}
     if unknown := sorted(set(sets) - set(by_name)):
         raise ValueError(f"sets names the layers {unknown}; the layers of units are {sorted(by_name)}")
-    leaves = units_room.leaves_by_path(params)
-    no_updates = jax.tree.map(jnp.zeros_like, params)
 
     def cost_of(layer: UnitLayer, numbers: Int[Array, " k"], key: Array) -> Float[Array, ""]:
-        shapes = [leaves[axis.path].shape for axis in layer.incoming]
-        stds = units_room.incoming_std(layer, leaves)
-        name = layer.name
-        kernels = drawing.incoming_kernels([layer], {name: shapes}, initializers, {name: stds}, {name: numbers})
-        draws = drawing.unpack(drawing.draw_incoming(kernels, key), kernels, [layer])
-        mask = selection.mask_of(numbers, layer.size)
-        replacements = {name: reset.Replacement(mask=mask, numbers=numbers, draws=draws[name])}
-        updates = reset.reset_updates([layer], params, no_updates, replacements, references, compensate)
-        after = apply(jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates), inputs)
-        return measure(before, after).mean()
+        numbers = {layer.name: numbers}
+        after = reset_units([layer], params, numbers, references, key, initializers, compensate=compensate)
+        return measure(before, apply(after, inputs)).mean()
 
     costs = {}
     for (name, numbers), layer_key in zip(sets.items(), jax.random.split(as_key(key), len(sets)), strict=True):
@@ -99,6 +90,45 @@ def reset_cost(
         layer = by_name[name]
         costs[name] = jax.lax.map(lambda args, layer=layer: cost_of(layer, *args), (numbers, keys), batch_size=chunk)
     return costs
+
+
+def reset_units(
+    units: Sequence[UnitLayer],
+    params: Params,
+    numbers: dict[str, Int[Array, " k"]],
+    references: dict[str, Float[Array, " U"]],
+    key: Array,
+    initializers: dict[str, drawing.Initializer | None],
+    *,
+    compensate: bool = True,
+) -> Params:
+    """Returns parameters in which these units are reset, as `continual_backprop` would.
+
+    Args:
+        units: The unit layers.
+        params: The parameters.
+        numbers: Layer name -> numbers of the units (U: nobody).
+        references: Layer name -> mean output of each unit, for the compensation.
+        key: Key of the fresh weights.
+        initializers: From `drawing.resolve_initializers`.
+        compensate: As in `continual_backprop`.
+    """
+    leaves = units_room.leaves_by_path(params)
+    shapes = {layer.name: [leaves[axis.path].shape for axis in layer.incoming] for layer in units}
+    stds = {layer.name: units_room.incoming_std(layer, leaves) for layer in units}
+    kernels = drawing.incoming_kernels(units, shapes, initializers, stds, numbers)
+    draws = drawing.unpack(drawing.draw_incoming(kernels, key), kernels, units)
+    replacements = {
+        layer.name: reset.Replacement(
+            mask=selection.mask_of(numbers[layer.name], layer.size),
+            numbers=numbers[layer.name],
+            draws=draws[layer.name],
+        )
+        for layer in units
+    }
+    no_updates = jax.tree.map(jnp.zeros_like, params)
+    updates = reset.reset_updates(units, params, no_updates, replacements, references, compensate)
+    return jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates)
 
 
 def norm2(before: Any, after: Any) -> Float[Array, " B"]:
