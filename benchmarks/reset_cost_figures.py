@@ -14,8 +14,8 @@ from benchmarks.folder import write_file
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # after the choice of Agg, which needs no display
 
-_SCATTERED = ("activation", "contribution", "mean_corrected_contribution", "gradient", "gxd", "gxd_exact")
-_BARS = (
+SCATTERED = ("activation", "contribution", "mean_corrected_contribution", "gradient", "gxd", "gxd_exact")
+BARS = (
     "activation",
     "contribution",
     "mean_corrected_contribution",
@@ -49,11 +49,11 @@ def _scatter(units: pd.DataFrame) -> plt.Figure:
     """One row per network, one column per utility; every unit of the first seed at the last moment, by layer."""
     shown = units[(units.seed == units.seed.min()) & (units.moment == units.moment.max())]
     names = list(dict.fromkeys(shown.network))
-    size = (_PANEL * len(_SCATTERED), _PANEL * len(names))
-    figure, axes = plt.subplots(len(names), len(_SCATTERED), figsize=size, squeeze=False, layout="constrained")
+    size = (_PANEL * len(SCATTERED), _PANEL * len(names))
+    figure, axes = plt.subplots(len(names), len(SCATTERED), figsize=size, squeeze=False, layout="constrained")
     for row, name in zip(axes, names, strict=True):
         network = shown[shown.network == name]
-        for ax, score in zip(row, _SCATTERED, strict=True):
+        for ax, score in zip(row, SCATTERED, strict=True):
             for layer, part in network.groupby("layer", sort=False):
                 positive = part[(part[score] > 0) & (part.cost > 0)]
                 ax.scatter(positive[score], positive.cost, s=4, label=layer)
@@ -71,8 +71,8 @@ def _bars(correlations: pd.DataFrame) -> plt.Figure:
     spread = of_seeds.groupby(["network", "score"], sort=False).agg(["mean", "sem"])
     names = list(dict.fromkeys(correlations.network))
     figure, ax = plt.subplots(figsize=(1.2 * len(names) + 1, 4), layout="constrained")
-    width = 0.8 / len(_BARS)
-    for place, score in enumerate(_BARS):
+    width = 0.8 / len(BARS)
+    for place, score in enumerate(BARS):
         found = spread.loc[[(name, score) for name in names]]
         ax.bar(
             np.arange(len(names)) + (place + 0.5) * width - 0.4, found["mean"], width, yerr=found["sem"], label=score
