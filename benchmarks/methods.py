@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ class Hyperparameters:
     replacement_rate: tuple[float, ...] | None = None
     """Share of the mature units that continual backprop replaces per step."""
     cost_weight: tuple[float, ...] = (1.0,)
-    """Weight of the cost of a reset against its benefit in `gxd_adaptation`."""
+    """Weight of the cost of a reset against its benefit in `gxd_adaptation` and `gxd_adaptation_rank`."""
     dormancy_tau: tuple[float, ...] = (0.1,)
     """Score, as a share of the layer's mean, below which `redo` and `regrama` reset a unit."""
     rejection: tuple[float, ...] = (0.01,)
@@ -164,10 +164,15 @@ def _cbp(utility: str, readout: str | None = None) -> Method:
     return Method(build, own=("replacement_rate",), readout=readout, resets=True)
 
 
-def _gxd_adaptation(given: Ingredients) -> optax.GradientTransformation:
+def _gxd_adaptation(given: Ingredients, scale: Literal["mean", "rank"]) -> optax.GradientTransformation:
     """Cost minus benefit: units with large incoming weights have more to gain from a reset."""
-    utility = gxd.utilities.combine("gxd", "adaptation", weight=given.setting["cost_weight"])
+    utility = gxd.utilities.combine("gxd", "adaptation", weight=given.setting["cost_weight"], scale=scale)
     return _continual_backprop(given, utility)
+
+
+def _combined(scale: Literal["mean", "rank"]) -> Method:
+    build = functools.partial(_gxd_adaptation, scale=scale)
+    return Method(build, own=("replacement_rate", "cost_weight"), readout="logits", resets=True)
 
 
 def _redo(given: Ingredients) -> optax.GradientTransformation:
@@ -225,7 +230,8 @@ METHODS: dict[str, Method] = {
     "gxd_target": _cbp("gxd", readout="target"),
     "gxd_fisher": _cbp("gxd", readout="fisher"),
     "gxd_loss": _cbp("gxd", readout="loss"),
-    "gxd_adaptation": Method(_gxd_adaptation, own=("replacement_rate", "cost_weight"), readout="logits", resets=True),
+    "gxd_adaptation": _combined("mean"),
+    "gxd_adaptation_rank": _combined("rank"),
 }
 
 

@@ -180,7 +180,9 @@ def _draw_in_place(kernel: Kernel, key: PRNGKeyArray) -> Array:
         return units_room.place_slices(kernel.axis, whole, size, numbers[i], slices)
 
     needed = (numbers[:, 0] < size).sum()
-    return jax.lax.fori_loop(0, needed, draw_block, jnp.zeros(kernel.shape, jnp.float32))
+    empty = jnp.zeros(kernel.shape, jnp.float32)
+    empty = jnp.zeros_like(jax.eval_shape(draw_block, 0, empty))  # under shard_map it varies as the draws do
+    return jax.lax.fori_loop(0, needed, draw_block, empty)
 
 
 def _scale_of_slices(

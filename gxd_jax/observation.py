@@ -175,7 +175,8 @@ def observe(
 
         sites = jax.eval_shape(lambda params: run(params, None)[1][0], params)
         _check_real(sites)
-        zeros = {site: jnp.zeros(sites[site].shape, sites[site].dtype) for site in dict.fromkeys(same.values())}
+        # zeros_like: under shard_map they vary over the devices as the features do, else their derivatives were summed.
+        zeros = {site: jnp.zeros_like(sites[site]) for site in dict.fromkeys(same.values())}
         outputs, pullback, (captured, aux) = jax.vjp(run, params, zeros, has_aux=True)
         loss_value, loss_cotangent = jax.value_and_grad(_scalar(loss))(outputs, targets)
         gradients, loss_gradients = pullback(loss_cotangent)
@@ -183,8 +184,13 @@ def observe(
         features = read(captured)
         batch_size = _batch_size(outputs, features)
         sensitivities = None
+
+        def pull(cotangent):
+            """Makes the cotangent vary over the devices of a shard_map as the outputs do, and pulls it back."""
+            return pullback(jax.tree.map(lambda c, output: c + jnp.zeros_like(output), cotangent, outputs))[1]
+
         if sense is not None:
-            batch = Linearisation(outputs, targets, loss_gradients, lambda c: pullback(c)[1], batch_size, key)
+            batch = Linearisation(outputs, targets, loss_gradients, pull, batch_size, key)
             sensitivities = read(sense(batch))
         first = (loss_value, aux) if has_aux else loss_value
         return first, gradients, Observation(features, sensitivities, readout_name)

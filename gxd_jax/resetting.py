@@ -229,9 +229,9 @@ def resetting_transformation(
             return numbers, masks, drawing.draw_incoming(kernels_of(stds, numbers), draw_key)
 
         def skip(*operands):
-            nobody = {layer.name: jnp.full(most[layer.name], layer.size, jnp.int32) for layer in units}
-            *_, masks, draws = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(work, *operands))
-            return nobody, masks, draws
+            numbers, *others = jax.eval_shape(work, *operands)
+            nobody = {layer.name: jnp.full_like(numbers[layer.name], layer.size) for layer in units}
+            return nobody, *jax.tree.map(jnp.zeros_like, others)
 
         owed = jnp.stack([candidates[layer.name].count for layer in units])
         numbers, masks, draws = run_if((owed > 0).any(), work, skip, state.key, state.count, stds, candidates)

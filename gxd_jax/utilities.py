@@ -10,7 +10,7 @@ arXiv 2306.13812; [G] Elisii, Beauchemin, Jamshed, arXiv 2605.06834.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import jax
 import jax.numpy as jnp
@@ -127,12 +127,18 @@ BENEFITS: dict[str, Utility] = {
 }
 
 
-def combine(cost: str | Utility = "gxd", benefit: str | Utility = "adaptation", *, weight: float = 1.0) -> Utility:
+def combine(
+    cost: str | Utility = "gxd",
+    benefit: str | Utility = "adaptation",
+    *,
+    weight: float = 1.0,
+    scale: Literal["mean", "rank"] = "mean",
+) -> Utility:
     """Returns a utility that weighs the cost of a reset against its benefit: weight * C - B, [G] eq. (2).
 
     C says what a reset takes from the network, B what plasticity it brings; the units of lowest `weight * C - B` are
-    replaced. Cost and benefit have units of their own, so each is divided by its mean size over the layer, and
-    `weight`, the lambda of [G], is a pure number.
+    replaced. Cost and benefit have units of their own, so each is divided by its mean size over the layer, or made a
+    rank within it, and `weight`, the lambda of [G], is a pure number.
 
     Args:
         cost: A name of `UTILITIES` or a function.
@@ -140,12 +146,14 @@ def combine(cost: str | Utility = "gxd", benefit: str | Utility = "adaptation", 
             "gradient": minus the utility `gradient`, which needs the readout `loss`; or a function that is larger
             where a reset brings more.
         weight: Weight of the cost, 0 or more.
+        scale: "mean": each is divided by its mean size; "rank": each is its rank in the layer, from 0 to 1, which no
+            few units of huge cost can stretch, for two sorts of the layer a step.
 
     Returns:
         A utility, for `continual_backprop`.
 
     Raises:
-        TypeError, ValueError: If cost or benefit is unknown, or the weight is not a number of 0 or more.
+        TypeError, ValueError: If cost, benefit or scale is unknown, or the weight is not a number of 0 or more.
 
     Differs from: [G], which leaves cost and benefit in units of their own.
 
@@ -157,9 +165,12 @@ def combine(cost: str | Utility = "gxd", benefit: str | Utility = "adaptation", 
         raise ValueError(f"unknown benefit {benefit!r}: allowed are {sorted(BENEFITS)} or a function")
     score_benefit = resolve_utility(BENEFITS[benefit] if isinstance(benefit, str) else benefit)
     check_number("weight", weight, "[0, inf)", lambda value: 0 <= value < float("inf"))
+    if scale not in _SCALES:
+        raise ValueError(f"unknown scale {scale!r}: allowed are {sorted(_SCALES)}")
+    scaled = _SCALES[scale]
 
     def combined(record: UnitRecord) -> Float[Array, " U"]:
-        return weight * _relative(score_cost(record)) - _relative(score_benefit(record))
+        return weight * scaled(score_cost(record)) - scaled(score_benefit(record))
 
     return combined
 
@@ -168,6 +179,14 @@ def _relative(values: Float[Array, " U"]) -> Float[Array, " U"]:
     """Divides scores by their mean size over the layer; 0 where all are 0."""
     size = jnp.abs(values).mean()
     return values / jnp.where(size > 0, size, 1.0)
+
+
+def _ranked(values: Float[Array, " U"]) -> Float[Array, " U"]:
+    """Ranks of scores within the layer, 0 for the lowest and 1 for the highest; of equal ones the first is lower."""
+    return jnp.argsort(jnp.argsort(values)).astype(jnp.float32) / max(1, values.size - 1)
+
+
+_SCALES: dict[str, Callable] = {"mean": _relative, "rank": _ranked}
 
 
 def resolve_utility(utility: str | Utility) -> Utility:

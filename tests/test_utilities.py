@@ -196,9 +196,19 @@ def test_combine_weighs_cost_against_benefit():
     np.testing.assert_allclose(combined(record()), [-1 / 3, -2, -2 / 3], rtol=1e-6)
 
 
+def test_combine_by_ranks():
+    """Contribution [2, .75, 0] has the ranks [2, 1, 0] of 2, the incoming weights [.5, 2, 4] the ranks [0, 1, 2]."""
+    combined = gxd.utilities.combine("contribution", "adaptation", weight=3.0, scale="rank")
+    np.testing.assert_allclose(combined(record()), [3.0, 1.0, -1.0], rtol=1e-6)
+    # Equal costs (GXD [1.5, 1.5, 5]) in the order of the units.
+    combined = gxd.utilities.combine("gxd", lambda record: 0 * record.reference, scale="rank")
+    np.testing.assert_allclose(combined(record()), [0.0, 0.0, 0.0], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
+        ({"scale": "logarithm"}, ValueError, r"unknown scale 'logarithm': allowed are \['mean', 'rank'\]"),
         ({"cost": "usefulness"}, ValueError, "unknown utility 'usefulness'"),
         ({"benefit": "weight"}, ValueError, r"unknown benefit 'weight': allowed are \['adaptation', 'gradient'\]"),
         ({"benefit": 3}, TypeError, "got 3"),

@@ -169,9 +169,8 @@ def selective_weight_reinitialization(
         initializers = drawing.resolve_initializers(kernel_init, layers)
         stds = {name: state.layers[name].initial_std[0] for name in shapes}
 
-        def skip(*_):
-            masks = {name: jnp.zeros(math.prod(shape), bool) for name, shape in shapes.items()}
-            return masks, {name: jnp.zeros(shape, jnp.float32) for name, shape in shapes.items()}
+        def skip(*operands):
+            return jax.tree.map(jnp.zeros_like, jax.eval_shape(work, *operands))
 
         def work(data, step, stds, candidates):
             draw_keys = jax.random.split(_step_keys(wrap(data), step, len(shapes))[-1], len(shapes))
