@@ -1,0 +1,85 @@
+"""Long runs: exact counts, no growth, and counters that stop at their ends."""
+
+import fractions
+import functools
+import gc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gxd_jax as gxd
+from tests.conftest import dense_params, dense_units, mlp, squared_loss
+
+RATE, THRESHOLD, SIZES, CHUNK = 1e-3, 100, (20, 5, 1), 10_000
+
+
+def expected_total(steps):
+    """Units replaced in a layer of five, by exact arithmetic: which of the mature units it hits makes no difference."""
+    rate, owed, total = fractions.Fraction("0.001"), fractions.Fraction(0), 0
+    births = [0] * SIZES[1]  # of the living units, in the order of their birth
+    for step in range(1, steps + 1):
+        mature = sum(step - birth > THRESHOLD for birth in births)
+        owed += rate * mature
+        count = min(int(owed), mature)
+        owed -= count
+        total += count
+        births = births[count:] + [step] * count
+    return total
+
+
+def start():
+    params = dense_params(SIZES)
+    units = dense_units(params)
+    observe = gxd.observe(mlp(jnp.tanh), squared_loss, units)
+    tx = gxd.chain(
+        gxd.adam(1e-3),
+        gxd.continual_backprop(units, replacement_rate=RATE, maturity_threshold=THRESHOLD, key=0),
+    )
+    step = gxd.training.make_train_step(observe, tx)
+
+    def sample(key):
+        key, draw = jax.random.split(key)
+        x = jax.random.normal(draw, (1, SIZES[0]))
+        return key, (x, x[:, :1])
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def chunk(state, key):
+        state, key, losses = gxd.training.train_task(step, state, sample, key, CHUNK)
+        return state, key, losses.mean()
+
+    return chunk, gxd.training.init(params, tx, 0), jax.random.key(1)
+
+
+@pytest.mark.parametrize("chunks", [4, pytest.param(1000, marks=pytest.mark.slow)])
+def test_nothing_grows_and_the_count_is_exact(chunks):
+    chunk, state, key = start()
+    state, key, loss = chunk(state, key)
+    gc.collect()
+    alive = len(jax.live_arrays())
+    for _ in range(chunks - 1):
+        state, key, loss = chunk(state, key)
+    gc.collect()
+    assert len(jax.live_arrays()) <= alive
+    assert chunk._cache_size() == 1, "one executable"
+    assert np.isfinite(loss)
+    info = gxd.reset_info(state.opt_state)
+    assert int(info.totals["l1"]) == expected_total(chunks * CHUNK)
+    assert int(state.count) == chunks * CHUNK
+    assert int(info.ages["l1"].max()) <= chunks * CHUNK
+
+
+def test_counters_stop_at_their_ends():
+    params = dense_params(SIZES)
+    units = dense_units(params)
+    tx = gxd.continual_backprop(units, replacement_rate=0.0)
+    state, largest = tx.init(params), np.iinfo(np.int32).max
+    layer = state.layers["l1"]
+    old = layer._replace(statistics=layer.statistics._replace(age=jnp.full(5, largest - 1, jnp.int32)))
+    state = state._replace(layers={"l1": old})
+    observation = gxd.Observation({"l1": jnp.ones((1, 5))}, {"l1": jnp.ones((1, 5))}, "logits")
+    for _ in range(3):
+        _, state = tx.update(jax.tree.map(jnp.zeros_like, params), state, params, observation=observation)
+    np.testing.assert_array_equal(gxd.reset_info(state).ages["l1"], largest)
+    np.testing.assert_array_equal(gxd.reset_info(state).mature_fraction["l1"], 1.0)
