@@ -22,6 +22,7 @@ from benchmarks import (
 )
 from benchmarks.experiment import Experiment, Options, prepare_devices
 from benchmarks.folder import RefusedError, write_file
+from benchmarks.rl import offset_cartpole
 
 _FILE_WIDTH = 120
 """Width of the table where it does not go to a terminal."""
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Command] = {
     ),
     continual_imagenet.NAME: _problem(continual_imagenet.Settings, continual_imagenet.make_experiment),
     permuted_mnist.NAME: _problem(permuted_mnist.Settings, permuted_mnist.make_experiment),
+    offset_cartpole.NAME: _problem(offset_cartpole.Settings, offset_cartpole.make_experiment),
     "speed": Command(speed.Settings, speed.run),
 }
 
