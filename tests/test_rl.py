@@ -145,7 +145,7 @@ def test_collecting_goes_on_where_it_stopped():
         ended = np.asarray(seen.terminated | seen.truncated)
         found = []
         for t in range(20):
-            total += seen.rewards[t]
+            total += np.asarray(seen.rewards[t])
             found.append(total[ended[t]].sum())
             total[ended[t]] = 0
         np.testing.assert_allclose(returns.total, found)
