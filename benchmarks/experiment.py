@@ -46,11 +46,14 @@ class Run(NamedTuple):
         labels: The conditions and the method, in the order of the table's columns.
         start: (seed, data) -> carry, a pytree of arrays.
         chunk: (carry, data) -> (carry, measure name -> values of this chunk, one for each of its points).
+        mapped: Whether these are pure functions of one seed. False: they take all seeds at once, along a first axis,
+            and the carry may hold NumPy arrays; what they compile, they compile themselves.
     """
 
     labels: Mapping[str, Label]
     start: Callable[[jax.Array, Any], Any]
     chunk: Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]]
+    mapped: bool = True
 
     @property
     def name(self) -> str:

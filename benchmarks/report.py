@@ -69,6 +69,18 @@ def results_table(experiment: Experiment, summary: pd.DataFrame) -> Table:
     return table
 
 
+def stopped(experiment: Experiment, table: pd.DataFrame) -> list[str]:
+    """Returns a line for each seed of a run whose measure ended before the run: it diverged, or was stopped."""
+    lines = []
+    for labels, run in table.groupby([*labels_of(experiment), "seed"], sort=False):
+        there = run.loc[run[experiment.measure].notna(), experiment.axis].max()
+        if not there == experiment.ends[-1]:
+            name = " ".join(str(label) for label in labels[:-1] if label not in ("", EVERY))
+            until = "the start" if pd.isna(there) else f"{experiment.axis} {there:g}"
+            lines.append(f"{name}, seed {labels[-1]}: stopped after {until}, from where on something was not finite")
+    return lines
+
+
 def _spread(mean: float, error: float, whole: bool) -> str:
     digits = 0 if whole else 3
     return f"{mean:.{digits}f}" if pd.isna(error) else f"{mean:.{digits}f} ± {error:.{digits}f}"

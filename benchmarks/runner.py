@@ -73,15 +73,16 @@ def _run(
     on_chunk: Callable[[int], None],
 ) -> dict[str, np.ndarray]:
     """Runs one run to its end and returns its measures [S, N]."""
-    seeds = jax.device_put(experiment.seeds, NamedSharding(mesh, _SEEDS))
-    carry = jax.jit(_over_seeds(run.start, mesh, None))(seeds, experiment.data)
+    seeds = jax.device_put(experiment.seeds, NamedSharding(mesh, _SEEDS)) if run.mapped else experiment.seeds
+    start = jax.jit(_over_seeds(run.start, mesh, None)) if run.mapped else run.start
+    carry = start(seeds, experiment.data)
     measures: dict[str, np.ndarray] = {}
     config = {**experiment.config, "run": dict(run.labels)}
     if manager.latest_step() is not None:
         carry, measures = checkpoints.load(manager, config, carry)
     done = min((values.shape[1] for values in measures.values()), default=0)
     on_chunk(done)
-    chunk = compile_chunk(run, carry, experiment.data, mesh, experiment.group)
+    chunk = compile_chunk(run, carry, experiment.data, mesh, experiment.group) if run.mapped else run.chunk
     for finished in range(done + experiment.points, len(experiment.ends) + 1, experiment.points):
         carry, new = chunk(carry, experiment.data)
         for name, values in new.items():

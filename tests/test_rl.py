@@ -12,7 +12,7 @@ from benchmarks import methods, runner
 from benchmarks.experiment import fill_in
 from benchmarks.rl import agents, cartpole, collecting, control, offset_cartpole, ppo
 from benchmarks.rl import environment as environments
-from benchmarks.rl.environment import Environment, Schedule, Transition
+from benchmarks.rl.environment import Environment, Schedule, Spaces, Transition
 from benchmarks.rl.methods import METHODS
 from tests.reference import optimizers
 from tests.reference import ppo as reference
@@ -38,7 +38,7 @@ GIVEN = ppo.Hyperparameters(
     reward_scale=0.5,
     bootstrap=True,
 )
-CONTINUOUS = cartpole.CARTPOLE._replace(observation_size=3, action_size=2, actions="continuous")
+DISCRETE, CONTINUOUS = cartpole.CARTPOLE.spaces, Spaces(3, 2, "continuous")
 
 
 # --- Environments and collecting -----------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def counting(time_limit):
         )
         return state, seen
 
-    return Environment(reset, step, 2, 2, "discrete", time_limit)
+    return Environment(reset, step, Spaces(2, 2, "discrete"))
 
 
 def test_collecting_by_hand():
@@ -164,12 +164,12 @@ def test_clock_never_changes_without_a_period():
 # --- PPO against a slow NumPy port ---------------------------------------------------------------------------------
 
 
-def experience(environment, seed=0):
+def experience(spaces, seed=0):
     """A batch of 6 steps of 2 workers, with a death, and time that is up, inside."""
     rng = np.random.default_rng(seed)
-    size, shape = environment.observation_size, (6, 2)
-    discrete = environment.actions == "discrete"
-    actions = rng.integers(0, 2, shape) if discrete else rng.normal(size=(*shape, environment.action_size))
+    size, shape = spaces.observation_size, (6, 2)
+    discrete = spaces.actions == "discrete"
+    actions = rng.integers(0, 2, shape) if discrete else rng.normal(size=(*shape, spaces.action_size))
     terminated, truncated = np.zeros(shape, bool), np.zeros(shape, bool)
     terminated[1, 0] = truncated[3, 1] = truncated[5, 0] = True
     return collecting.Trajectory(
@@ -182,11 +182,11 @@ def experience(environment, seed=0):
     )
 
 
-@pytest.mark.parametrize("environment", [cartpole.CARTPOLE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("bootstrap", [True, False])
-def test_ppo_equals_a_slow_port(environment, bootstrap):
-    given, seen = dataclasses.replace(GIVEN, bootstrap=bootstrap), experience(environment)
-    agent = agents.make_agent(environment, [5, 4])
+def test_ppo_equals_a_slow_port(spaces, bootstrap):
+    given, seen = dataclasses.replace(GIVEN, bootstrap=bootstrap), experience(spaces)
+    agent = agents.make_agent(spaces, [5, 4])
     params = agent.init(jax.random.key(0))
     observations, targets = jax.jit(lambda p: ppo.make_targets(agent, p, seen, given))(params)
     expected = reference.targets(params, seen, given)
@@ -228,7 +228,7 @@ def test_optimizer_with_weight_decay_equals_numpy():
 
 def test_update_goes_over_the_batch_in_shuffled_minibatches():
     # The gradient step is replaced by one that notes what it was given.
-    agent, seen = agents.make_agent(cartpole.CARTPOLE, [4]), experience(cartpole.CARTPOLE)
+    agent, seen = agents.make_agent(DISCRETE, [4]), experience(DISCRETE)
     state = gxd.training.init(agent.init(jax.random.key(0)), METHODS["ppo"].optimizer(1e-3, {}), 0)
 
     def note(state, inputs, targets):
@@ -305,16 +305,16 @@ def filled(**changes):
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("environment", [cartpole.CARTPOLE, CONTINUOUS], ids=["discrete", "continuous"])
-def test_every_row_of_the_table_can_learn(name, environment):
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_every_row_of_the_table_can_learn(name, spaces):
     settings = filled(minibatch=6)
     setting = next(methods.settings_of(METHODS[name].method, settings))
-    learner = control.make_learner(environment, METHODS[name], setting, settings)
+    learner = control.make_learner(spaces, METHODS[name], setting, settings)
     state = jax.eval_shape(learner.start, jax.random.key(0))
-    after = jax.eval_shape(learner.update, state, experience(environment), jax.random.key(0))
+    after = jax.eval_shape(learner.update, state, experience(spaces), jax.random.key(0))
     kinds = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), s) for s in (state, after)]
     assert kinds[0] == kinds[1]
-    found = jax.eval_shape(learner.diagnose, state.params, jnp.zeros((8, environment.observation_size)))
+    found = jax.eval_shape(learner.diagnose, state.params, jnp.zeros((8, spaces.observation_size)))
     assert {k: v.shape for k, v in found.items()} == dict.fromkeys(control.DIAGNOSTICS, ())
 
 
@@ -331,10 +331,8 @@ def test_rows_have_their_own_weight_decay():
 
 def test_units_of_both_networks_are_replaced():
     settings = filled(replacement_rate=(0.2,), maturity_threshold=2, minibatch=6)
-    learner = control.make_learner(
-        cartpole.CARTPOLE, METHODS["cbp_l2"], {"reset_l2": 1e-4, "replacement_rate": 0.2}, settings
-    )
-    state = learner.update(learner.start(jax.random.key(0)), experience(cartpole.CARTPOLE), jax.random.key(1))
+    learner = control.make_learner(DISCRETE, METHODS["cbp_l2"], {"reset_l2": 1e-4, "replacement_rate": 0.2}, settings)
+    state = learner.update(learner.start(jax.random.key(0)), experience(DISCRETE), jax.random.key(1))
     # 4 gradient steps; from the third on 6 eligible units at rate 0.2 owe 1.2 units a step, 1 of them whole each time.
     totals = gxd.reset_info(state.opt_state).totals
     assert {name: int(total) for name, total in totals.items()} == dict.fromkeys(totals, 2)
@@ -342,7 +340,7 @@ def test_units_of_both_networks_are_replaced():
 
 
 def test_diagnostics_by_hand():
-    agent = agents.make_agent(cartpole.CARTPOLE, [4])
+    agent = agents.make_agent(DISCRETE, [4])
     params = agent.init(jax.random.key(0))
     params["policy"]["hidden_1"]["kernel"] = jnp.eye(4)
     params["policy"]["hidden_1"]["bias"] = jnp.array([0.0, 0.0, -9.0, 0.0])
@@ -382,6 +380,7 @@ def test_chance_does_not_learn_and_fresh_starts_anew():
     assert int(end.task) == 1
 
 
+@pytest.mark.slow
 def test_interrupted_run_resumes_to_the_same_bits(tmp_path):
     settings = {"method": ("gxd_l2",), "tasks": 3, "replacement_rate": (0.05,), "maturity_threshold": 3}
     experiment = offset_cartpole.make_experiment(dataclasses.replace(TINY, **settings))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 import gxd_jax as gxd
 from benchmarks import learners
-from benchmarks.rl.environment import Environment
+from benchmarks.rl.environment import Spaces
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -105,11 +105,11 @@ class Agent(NamedTuple):
     distribution: Distribution
 
 
-def make_agent(environment: Environment, hidden: Sequence[int]) -> Agent:
+def make_agent(spaces: Spaces, hidden: Sequence[int]) -> Agent:
     """Returns an agent whose networks have hidden layers of these sizes."""
-    continuous = environment.actions == "continuous"
-    outputs = {POLICY: environment.action_size, VALUE: 1}
-    sizes = {name: (environment.observation_size, *hidden, size) for name, size in outputs.items()}
+    continuous = spaces.actions == "continuous"
+    outputs = {POLICY: spaces.action_size, VALUE: 1}
+    sizes = {name: (spaces.observation_size, *hidden, size) for name, size in outputs.items()}
     run = {name: learners.make_apply(sizes[name], _ACTIVATION, scope=f"{name}/") for name in sizes}
 
     def init(key: PRNGKeyArray) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def make_agent(environment: Environment, hidden: Sequence[int]) -> Agent:
             name: learners.init(net_key, sizes[name], _ACTIVATION, gain=_GAIN)
             for name, net_key in zip(sizes, keys, strict=True)
         }
-        return params | ({LOG_STD: jnp.zeros(environment.action_size)} if continuous else {})
+        return params | ({LOG_STD: jnp.zeros(spaces.action_size)} if continuous else {})
 
     def apply(params: dict[str, Any], observations: Float[Array, "B O"]) -> Outputs:
         policy, value = (run[name](params[name], observations) for name in (POLICY, VALUE))
@@ -133,4 +133,4 @@ def make_agent(environment: Environment, hidden: Sequence[int]) -> Agent:
         )
         for name in sizes
     }
-    return Agent(init, apply, [*units[POLICY], *units[VALUE]], units[POLICY], DISTRIBUTIONS[environment.actions])
+    return Agent(init, apply, [*units[POLICY], *units[VALUE]], units[POLICY], DISTRIBUTIONS[spaces.actions])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from benchmarks.rl.environment import Environment, Transition
+from benchmarks.rl.environment import Environment, Spaces, Transition
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -74,5 +74,5 @@ def probe(key: PRNGKeyArray, offset: Float[Array, " 4"], size: int) -> Float[Arr
     return jax.random.uniform(key, (size, STATE_SIZE), minval=-most, maxval=most) + offset
 
 
-CARTPOLE = Environment(reset, step, STATE_SIZE, 2, "discrete", TIME_LIMIT)
+CARTPOLE = Environment(reset, step, Spaces(STATE_SIZE, 2, "discrete"))
 """CartPole; its params are the offset of the observations."""

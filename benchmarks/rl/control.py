@@ -16,7 +16,7 @@ from benchmarks.experiment import Options
 from benchmarks.rl import ppo
 from benchmarks.rl.agents import Agent, make_agent
 from benchmarks.rl.collecting import Act, Trajectory
-from benchmarks.rl.environment import Environment
+from benchmarks.rl.environment import Spaces
 from benchmarks.rl.methods import METHODS, ControlMethod
 from gxd_jax.training import TrainState
 
@@ -97,18 +97,16 @@ class Learner(NamedTuple):
     replaced: Callable[[TrainState], jax.Array]
 
 
-def make_learner(
-    environment: Environment, method: ControlMethod, setting: methods.Setting, settings: ControlOptions
-) -> Learner:
+def make_learner(spaces: Spaces, method: ControlMethod, setting: methods.Setting, settings: ControlOptions) -> Learner:
     """Returns what a method's row stands for on an environment.
 
     Args:
-        environment: The environment.
+        spaces: What the environment's agents see and do.
         method: The method.
         setting: Values of the method's own hyper-parameters.
         settings: Settings with every value filled in.
     """
-    agent = make_agent(environment, [settings.width] * settings.layers)
+    agent = make_agent(spaces, [settings.width] * settings.layers)
     given = ppo.Hyperparameters(
         **{field.name: getattr(settings, field.name) for field in dataclasses.fields(ppo.Hyperparameters)}
     )

@@ -32,24 +32,32 @@ class Transition(NamedTuple):
     truncated: Bool[Array, ""]
 
 
+class Spaces(NamedTuple):
+    """What an agent sees and does.
+
+    Attributes:
+        observation_size: Numbers of an observation O.
+        action_size: Choices, or numbers, of an action A.
+        actions: Whether an action is one of A choices or A real numbers.
+    """
+
+    observation_size: int
+    action_size: int
+    actions: Literal["discrete", "continuous"]
+
+
 class Environment(NamedTuple):
     """An environment.
 
     Attributes:
         reset: (key, params) -> (state, observation) at the start of an episode.
         step: (key, state, action, params) -> (state, `Transition`).
-        observation_size: Numbers of an observation O.
-        action_size: Choices, or numbers, of an action A.
-        actions: Whether an action is one of A choices or A real numbers.
-        time_limit: Steps after which an episode is truncated.
+        spaces: What an agent sees and does.
     """
 
     reset: Callable[[jax.Array, Any], tuple[Any, jax.Array]]
     step: Callable[[jax.Array, Any, jax.Array, Any], tuple[Any, Transition]]
-    observation_size: int
-    action_size: int
-    actions: Literal["discrete", "continuous"]
-    time_limit: int
+    spaces: Spaces
 
 
 class Schedule(NamedTuple):
@@ -89,4 +97,4 @@ def tick(clock: Clock, ended: Bool[Array, "..."], period: int) -> Clock:
     """Returns the clock one step later: it changes at the first end of an episode after more than `period` steps."""
     steps = clock.steps + 1
     due = ended & (steps > period)
-    return Clock(clock.index + due, jnp.where(due, 0, steps))
+    return Clock(clock.index + due, steps * ~due)

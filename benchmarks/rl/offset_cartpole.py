@@ -86,7 +86,7 @@ def make_experiment(settings: Settings) -> Experiment:
     control.check_control(settings)
     if settings.tasks < 1:
         raise ValueError(f"tasks must be 1 or more, got {settings.tasks}")
-    shortest = 2 * settings.workers * CARTPOLE.time_limit
+    shortest = 2 * settings.workers * cartpole.TIME_LIMIT
     if settings.task_steps % (2 * settings.batch) or settings.task_steps < shortest:
         raise ValueError(
             f"task_steps must be a multiple of two batches, {2 * settings.batch}, and at least {shortest}, so that "
@@ -152,7 +152,7 @@ def make_run(settings: Settings, labels: dict[str, str], method: ControlMethod, 
         method: The method.
         setting: Values of the method's own hyper-parameters.
     """
-    learner = control.make_learner(CARTPOLE, method, setting, settings)
+    learner = control.make_learner(CARTPOLE.spaces, method, setting, settings)
     steps, updates = settings.batch // settings.workers, settings.task_steps // settings.batch
 
     def start(seed: Int[Array, ""], data: Any) -> Carry:
