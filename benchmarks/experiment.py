@@ -78,6 +78,7 @@ class Experiment(NamedTuple):
         devices: Devices that the seeds are spread over.
         higher_is_better: Which way the measure is good.
         diagnostics: Measures that are drawn beside it.
+        share: The share of a run whose first and last the summary compares.
         points: Points of the curves in a chunk, a divisor of N.
         data: Pytree of arrays that all runs and seeds share.
     """
@@ -95,6 +96,7 @@ class Experiment(NamedTuple):
     devices: list[jax.Device]
     higher_is_better: bool = False
     diagnostics: tuple[str, ...] = ()
+    share: Literal["tenth", "quarter"] = "tenth"
     points: int = 1
     data: Any = ()
 

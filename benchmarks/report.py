@@ -59,7 +59,7 @@ def results_table(experiment: Experiment, summary: pd.DataFrame) -> Table:
     table = Table(title=f"{title} (mean ± standard error of {len(experiment.seeds)} seeds)", box=box.SIMPLE)
     for label in columns:
         table.add_column(label, overflow="fold")
-    measures = {"first": "first tenth", "last": "last tenth", "change": "change"}
+    measures = {name: f"{name} {experiment.share}" for name in ("first", "last")} | {"change": "change"}
     measures |= {name: name for name in experiment.totals}
     for heading in measures.values():
         table.add_column(heading, justify="right", no_wrap=True)

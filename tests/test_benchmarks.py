@@ -357,10 +357,10 @@ def test_only_the_latest_checkpoint_is_kept(tmp_path):
 
 
 def test_tenths_may_end_inside_a_chunk():
-    first, last = tables.tenth_weights(np.array([40, 80, 120, 160]))
+    first, last = tables.share_weights(np.array([40, 80, 120, 160]), 0.1)
     np.testing.assert_allclose(first, [1, 0, 0, 0])
     np.testing.assert_allclose(last, [0, 0, 0, 1])
-    first, last = tables.tenth_weights(np.arange(4, 101, 4))
+    first, last = tables.share_weights(np.arange(4, 101, 4), 0.1)
     np.testing.assert_allclose(first[:4], [0.4, 0.4, 0.2, 0])
     np.testing.assert_allclose(last[-4:], [0, 0.2, 0.4, 0.4])
 

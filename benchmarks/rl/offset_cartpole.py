@@ -106,6 +106,7 @@ def make_experiment(settings: Settings) -> Experiment:
         devices=devices_for(settings.seeds, settings.devices),
         higher_is_better=True,
         diagnostics=control.DIAGNOSTICS,
+        share="quarter",
     )
 
 
