@@ -1,6 +1,7 @@
 """The ant: model, observations and friction on MuJoCo in C and on MJX, collecting in C, slippery ant."""
 
 import dataclasses
+import importlib.util
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from benchmarks.rl import ant, ant_c, ant_mjx, slippery_ant
 from benchmarks.rl.ant import Body
 
 mujoco = pytest.importorskip("mujoco")
-mjx_there = pytest.mark.skipif(not extras._is_there("mujoco.mjx"), reason="MJX is missing")
+mjx_there = pytest.mark.skipif(importlib.util.find_spec("mujoco.mjx") is None, reason="MJX is missing")
 
 TINY = slippery_ant.Settings(
     scale="smoke",
@@ -36,7 +37,7 @@ MJX_SLIDES = {0.02: 8.37, 0.1: 5.81, 0.2: 3.15, 0.5: 1.43, 1.0: 0.72, 2.0: 0.19}
 
 
 def standing(count):
-    return Body(np.tile(ant._START, (count, 1)), np.zeros((count, 14)), np.zeros((count, 14)))
+    return Body(np.tile(ant.START, (count, 1)), np.zeros((count, 14)), np.zeros((count, 14)))
 
 
 def warm(scene):
@@ -90,7 +91,7 @@ def test_observations_equal_gymnasiums_to_the_bit():
 
 
 def test_reward_by_hand():
-    before = standing(1)._replace(positions=np.tile(ant._START, (4, 1)), velocities=np.zeros((4, 14)))
+    before = standing(1)._replace(positions=np.tile(ant.START, (4, 1)), velocities=np.zeros((4, 14)))
     after = before._replace(positions=before.positions.copy())
     after.positions[0, :3] = [0.1, 5, 0.2]
     after.positions[1, 2] = 0.19
@@ -154,7 +155,7 @@ def test_mjx_slides_and_five_frictions_cost_one_trace():
             after, _ = environment.step(jax.random.key(0), state._replace(body=body), jnp.zeros(8), friction)
             return after, body.positions[0]
 
-        body = Body(jnp.float32(ant._START), jnp.zeros(14), jnp.zeros(14))
+        body = Body(jnp.float32(ant.START), jnp.zeros(14), jnp.zeros(14))
         end, places = jax.lax.scan(step, ant_mjx.AntState(body, jnp.int32(0)), jnp.arange(80))
         return end.body.positions[0] - places[20]
 

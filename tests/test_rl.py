@@ -186,7 +186,7 @@ def experience(spaces, seed=0):
 @pytest.mark.parametrize("bootstrap", [True, False])
 def test_ppo_equals_a_slow_port(spaces, bootstrap):
     given, seen = dataclasses.replace(GIVEN, bootstrap=bootstrap), experience(spaces)
-    agent = agents.make_agent(spaces, [5, 4])
+    agent = agents.make_agent(spaces, [5, 4], 1.0)
     params = agent.init(jax.random.key(0))
     observations, targets = jax.jit(lambda p: ppo.make_targets(agent, p, seen, given))(params)
     expected = reference.targets(params, seen, given)
@@ -228,7 +228,7 @@ def test_optimizer_with_weight_decay_equals_numpy():
 
 def test_update_goes_over_the_batch_in_shuffled_minibatches():
     # The gradient step is replaced by one that notes what it was given.
-    agent, seen = agents.make_agent(DISCRETE, [4]), experience(DISCRETE)
+    agent, seen = agents.make_agent(DISCRETE, [4], 1.0), experience(DISCRETE)
     state = gxd.training.init(agent.init(jax.random.key(0)), METHODS["ppo"].optimizer(1e-3, {}), 0)
 
     def note(state, inputs, targets):
@@ -263,7 +263,7 @@ def test_distributions():
 
 
 def test_agent_has_two_separate_networks():
-    agent = agents.make_agent(CONTINUOUS, [7, 5])
+    agent = agents.make_agent(CONTINUOUS, [7, 5], 1.0)
     params = agent.init(jax.random.key(0))
     assert [layer.name for layer in agent.units] == [
         "policy/hidden_1",
@@ -283,7 +283,7 @@ def test_agent_has_two_separate_networks():
 
 
 def test_sensitivities_of_a_network_do_not_see_the_other():
-    agent = agents.make_agent(CONTINUOUS, [7, 5])
+    agent = agents.make_agent(CONTINUOUS, [7, 5], 1.0)
     params = agent.init(jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (4, 3))
 
@@ -340,7 +340,7 @@ def test_units_of_both_networks_are_replaced():
 
 
 def test_diagnostics_by_hand():
-    agent = agents.make_agent(DISCRETE, [4])
+    agent = agents.make_agent(DISCRETE, [4], 1.0)
     params = agent.init(jax.random.key(0))
     params["policy"]["hidden_1"]["kernel"] = jnp.eye(4)
     params["policy"]["hidden_1"]["bias"] = jnp.array([0.0, 0.0, -9.0, 0.0])

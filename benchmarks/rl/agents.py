@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
 POLICY, VALUE, LOG_STD = "policy", "value", "log_std"
-_ACTIVATION, _GAIN = "relu", 1.0
-"""All kernels are drawn from U(-b, b), b = sqrt(3 / inputs), as in the public code of [N]."""
+_ACTIVATION = "relu"
 
 
 class Distribution(NamedTuple):
@@ -105,8 +104,14 @@ class Agent(NamedTuple):
     distribution: Distribution
 
 
-def make_agent(spaces: Spaces, hidden: Sequence[int]) -> Agent:
-    """Returns an agent whose networks have hidden layers of these sizes."""
+def make_agent(spaces: Spaces, hidden: Sequence[int], gain: float) -> Agent:
+    """Returns an agent.
+
+    Args:
+        spaces: What it sees and does.
+        hidden: Sizes of the hidden layers of both networks.
+        gain: Gain of their initial weights; that of the output layers is 1.
+    """
     continuous = spaces.actions == "continuous"
     outputs = {POLICY: spaces.action_size, VALUE: 1}
     sizes = {name: (spaces.observation_size, *hidden, size) for name, size in outputs.items()}
@@ -115,7 +120,7 @@ def make_agent(spaces: Spaces, hidden: Sequence[int]) -> Agent:
     def init(key: PRNGKeyArray) -> dict[str, Any]:
         keys = jax.random.split(key, len(sizes))
         params: dict[str, Any] = {
-            name: learners.init(net_key, sizes[name], _ACTIVATION, gain=_GAIN)
+            name: learners.init(net_key, sizes[name], _ACTIVATION, gain=gain)
             for name, net_key in zip(sizes, keys, strict=True)
         }
         return params | ({LOG_STD: jnp.zeros(spaces.action_size)} if continuous else {})

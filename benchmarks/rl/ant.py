@@ -42,11 +42,11 @@ _STEP_SECONDS = 0.05
 _LOWEST, _HIGHEST = 0.2, 1.0
 _CONTROL_COST = 0.5
 _RESET_NOISE = 0.1
-_START = np.array([0, 0, 0.75, 1, 0, 0, 0, 0, 1, 0, -1, 0, -1, 0, 1.0])
+START = np.array([0, 0, 0.75, 1, 0, 0, 0, 0, 1, 0, -1, 0, -1, 0, 1.0])
 """Positions at the start: place, orientation as a quaternion, hips and ankles in turn."""
 _HIP, _ANKLE_MIDDLE, _ANKLE_SPREAD = math.radians(30), math.radians(50), math.radians(20)
 _ANKLE_SIGNS = np.array([1, -1, -1, 1])
-_START[8::2] = _ANKLE_SIGNS
+START[8::2] = _ANKLE_SIGNS
 
 
 class Body(NamedTuple):
@@ -105,7 +105,7 @@ def draw_start(key: PRNGKeyArray) -> Body:
     position_key, velocity_key = jax.random.split(key)
     noise = jax.random.uniform(position_key, (POSITIONS,), minval=-_RESET_NOISE, maxval=_RESET_NOISE)
     velocities = _RESET_NOISE * jax.random.normal(velocity_key, (VELOCITIES,))
-    return Body(jnp.float32(_START) + noise, velocities, jnp.zeros(VELOCITIES))
+    return Body(jnp.float32(START) + noise, velocities, jnp.zeros(VELOCITIES))
 
 
 def draw_frictions(key: PRNGKeyArray, count: int) -> Float[Array, " count"]:

@@ -88,6 +88,7 @@ def start_herd(body: Body) -> Herd:
     return Herd(_as_float64(body), none, Clock(none, none), np.zeros(shape))
 
 
+@np.errstate(invalid="ignore", over="ignore")  # what is not finite stops its seed
 def collect(
     physics: Physics,
     act: Callable[[jax.Array, int], jax.Array],

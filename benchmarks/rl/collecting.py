@@ -111,13 +111,11 @@ def collect(
             (states, found.observation),
         )
         returns = workers.returns + found.reward
-        seen = Trajectory(workers.observations, actions, found.reward, *_after(found))
+        seen = Trajectory(
+            workers.observations, actions, found.reward, found.observation, found.terminated, found.truncated
+        )
         of_ended = Returns((returns * ended).sum(), ended.sum(dtype=jnp.float32))
         return Workers(states, observations, clocks, jnp.where(ended, 0, returns)), (seen, of_ended)
 
     workers, (trajectory, returns) = jax.lax.scan(next_step, workers, jax.random.split(key, steps))
     return workers, trajectory, returns
-
-
-def _after(found: environments.Transition) -> tuple[Array, Array, Array]:
-    return found.observation, found.terminated, found.truncated

@@ -38,6 +38,8 @@ class ControlOptions(methods.Hyperparameters, Options):
     """Units of a hidden layer."""
     layers: int = 2
     """Hidden layers of each network."""
+    gain: float | None = None
+    """Gain of the hidden layers' initial weights."""
     workers: int | None = None
     """Environments of a seed, side by side."""
     batch: int | None = None
@@ -106,7 +108,7 @@ def make_learner(spaces: Spaces, method: ControlMethod, setting: methods.Setting
         setting: Values of the method's own hyper-parameters.
         settings: Settings with every value filled in.
     """
-    agent = make_agent(spaces, [settings.width] * settings.layers)
+    agent = make_agent(spaces, [settings.width] * settings.layers, settings.gain)
     given = ppo.Hyperparameters(
         **{field.name: getattr(settings, field.name) for field in dataclasses.fields(ppo.Hyperparameters)}
     )

@@ -7,6 +7,7 @@ PPO and method are one compiled program.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -58,6 +59,7 @@ class Settings(control.ControlOptions):
 _ALL = {
     "step_size": 3e-3,
     "width": 64,
+    "gain": math.sqrt(2),
     "workers": 8,
     "batch": 512,
     "minibatch": 64,
@@ -71,7 +73,7 @@ _ALL = {
 }
 SCALES: dict[str, dict[str, Any]] = {
     "smoke": {**_ALL, "seeds": 2, "tasks": 2, "task_steps": 8_192},
-    "default": {**_ALL, "seeds": 4, "tasks": 40},
+    "default": {**_ALL, "seeds": 6, "tasks": 40},
     "paper": {**_ALL, "seeds": 30, "tasks": 100},
 }
 

@@ -54,6 +54,7 @@ class Settings(control.ControlOptions):
 _REFERENCE = {
     "step_size": 1e-4,
     "width": 256,
+    "gain": 1.0,
     "minibatch": 128,
     "entropy": 0.0,
     "reward_scale": 1.0,
@@ -80,7 +81,9 @@ SCALES: dict[str, dict[str, Any]] = {
     },
     "default": {
         **_REFERENCE,
-        "method": ("ppo", "ppo_betas", "ppo_l2", "cbp_l2", "gxd_l2", "redo_l2"),
+        "method": ("ppo", "ppo_l2", "cbp_l2", "gxd_l2"),
+        "step_size": 3e-4,
+        "l2": (1e-4,),
         "seeds": 2,
         "workers": 8,
         "batch": 2048,
