@@ -80,7 +80,7 @@ def _run(
         carry, measures = checkpoints.load(manager, config, carry)
     done = min((values.shape[1] for values in measures.values()), default=0)
     on_chunk(done)
-    chunk = compile_chunk(run, carry, experiment.data, mesh, experiment.group)
+    chunk = compile_chunk(run, carry, experiment.data, mesh, experiment.group) if run.mapped else run.chunk
     for finished in range(done + experiment.points, len(experiment.ends) + 1, experiment.points):
         carry, new = chunk(carry, experiment.data)
         for name, values in new.items():
@@ -102,7 +102,9 @@ def on_all(data: Any, mesh: jax.sharding.Mesh) -> Any:
 
 
 def start(run: Run, seeds: np.ndarray, data: Any, mesh: jax.sharding.Mesh) -> Any:
-    """Returns the carries of a run for all seeds, spread over the devices."""
+    """Returns the carries of a run for all seeds, spread over the devices if the run is mapped over them."""
+    if not run.mapped:
+        return run.start(seeds, data)
     return jax.jit(_over_seeds(run.start, mesh, None))(jax.device_put(seeds, NamedSharding(mesh, _SEEDS)), data)
 
 
