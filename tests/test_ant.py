@@ -143,6 +143,7 @@ def test_a_slippery_floor_alone_changes_nothing():
 
 
 @mjx_there
+@pytest.mark.slow
 def test_mjx_slides_and_five_frictions_cost_one_trace():
     environment, frictions, traces = ant_mjx.make_environment(), jnp.array(list(MJX_SLIDES)), []
 
