@@ -77,8 +77,8 @@ def reset_cost(
         raise ValueError(f"sets names the layers {unknown}; the layers of units are {sorted(by_name)}")
 
     def cost_of(layer: UnitLayer, numbers: Int[Array, " k"], key: Array) -> Float[Array, ""]:
-        numbers = {layer.name: numbers}
-        after = reset_units([layer], params, numbers, references, key, initializers, compensate=compensate)
+        only = {layer.name: numbers}
+        after = reset_units([layer], params, only, references, key, initializers, compensate=compensate)
         return measure(before, apply(after, inputs)).mean()
 
     costs = {}
