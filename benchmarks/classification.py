@@ -16,10 +16,10 @@ from rich.console import Console
 
 import gxd_jax as gxd
 from benchmarks import datasets, learners, methods
-from benchmarks.experiment import Experiment, Options, Run, config_of, devices_for, seed_numbers
+from benchmarks.experiment import Experiment, Options, Run, TaskCarry, config_of, devices_for, seed_numbers
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8, UInt32
+    from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 
 DIAGNOSTICS = ("dead", "saturated", "effective_rank", "stable_rank", "weight_magnitude", "mean_utility")
 METHODS = tuple(name for name, method in methods.METHODS.items() if method.hidden)
@@ -36,13 +36,19 @@ _BRIGHTEST = 255
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageOptions(methods.Hyperparameters, Options):
-    """Options of every experiment on images."""
+class DataOptions:
+    """Which images."""
 
     tfds: str | None = None
     """Image-classification set of tensorflow-datasets, name[/config][:version]; by default scikit-learn's digits."""
     data_dir: Path | None = None
     """Folder of the sets of tensorflow-datasets; by default its own choice."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageOptions(DataOptions, methods.Hyperparameters, Options):
+    """Options of every experiment on images."""
+
     activation: tuple[Literal[tuple(learners.ACTIVATIONS)], ...] | None = None  # type: ignore[valid-type]
     """Activations of the network."""
     optimizer: tuple[Literal[tuple(_OPTIMIZERS)], ...] | None = None  # type: ignore[valid-type]
@@ -61,7 +67,7 @@ class ImageOptions(methods.Hyperparameters, Options):
     """Seeds that a device computes together; by default all."""
 
 
-def load(settings: ImageOptions) -> datasets.Images:
+def load(settings: DataOptions) -> datasets.Images:
     """Reads the images that the settings name."""
     return datasets.load(settings.tfds, settings.data_dir, Console())
 
@@ -204,37 +210,23 @@ def accuracy(logits: Float[Array, "B K"], labels: Int[Array, " B"]) -> Float[Arr
 # --- Runs, task by task --------------------------------------------------------------------------------------------
 
 
-class Carry(NamedTuple):
-    """What one seed's run carries from task to task.
-
-    Attributes:
-        key: Raw key of the stream, from which everything random of a task is derived.
-        task: Number of the next task.
-        learner: Parameters and state of the method, its keys among it.
-    """
-
-    key: UInt32[Array, " words"]
-    task: Int[Array, ""]
-    learner: gxd.training.TrainState
-
-
-LearnTask = Callable[[Carry, Any], tuple[gxd.training.TrainState, dict[str, jax.Array]]]
+LearnTask = Callable[[TaskCarry, Any], tuple[gxd.training.TrainState, dict[str, jax.Array]]]
 """A function (carry, images) -> (training state after the carry's next task, measures of the task)."""
 
 
 def make_run(settings: ImageOptions, labels: Labels, learner: Learner, learn_task: LearnTask) -> Run:
     """Returns the run of a learner that learns one task after the other, `tasks_per_chunk` in a chunk."""
 
-    def start(seed: Int[Array, ""], data: Any) -> Carry:
+    def start(seed: Int[Array, ""], data: Any) -> TaskCarry:
         del data
         stream_key, learner_key = jax.random.split(jax.random.key(seed))
-        return Carry(jax.random.key_data(stream_key), jnp.int32(0), learner.start(learner_key))
+        return TaskCarry(jax.random.key_data(stream_key), jnp.int32(0), learner.start(learner_key))
 
-    def chunk(carry: Carry, data: Any) -> tuple[Carry, dict[str, Array]]:
-        def next_task(carry: Carry, _: None) -> tuple[Carry, dict[str, Array]]:
+    def chunk(carry: TaskCarry, data: Any) -> tuple[TaskCarry, dict[str, Array]]:
+        def next_task(carry: TaskCarry, _: None) -> tuple[TaskCarry, dict[str, Array]]:
             state, measures = learn_task(carry, data)
             replaced = learner.replaced(state) - learner.replaced(carry.learner)
-            return Carry(carry.key, carry.task + 1, state), measures | {"replaced": replaced}
+            return TaskCarry(carry.key, carry.task + 1, state), measures | {"replaced": replaced}
 
         return jax.lax.scan(next_task, carry, length=settings.tasks_per_chunk)
 

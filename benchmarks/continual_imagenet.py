@@ -17,9 +17,9 @@ import numpy as np
 
 import gxd_jax as gxd
 from benchmarks import classification, convnet, methods
-from benchmarks.classification import Carry, ImageOptions, Network
+from benchmarks.classification import ImageOptions, Network
 from benchmarks.datasets import Images
-from benchmarks.experiment import Experiment, Run, fill_in
+from benchmarks.experiment import Experiment, Run, TaskCarry, fill_in
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PRNGKeyArray, UInt8
@@ -176,7 +176,7 @@ def make_run(
     learner = classification.make_learner(network, method, setting, settings, labels)
     of_task = 2 * settings.train_images
 
-    def learn_task(carry: Carry, data: Classes) -> tuple[gxd.training.TrainState, dict[str, Array]]:
+    def learn_task(carry: TaskCarry, data: Classes) -> tuple[gxd.training.TrainState, dict[str, Array]]:
         task_key = jax.random.fold_in(jax.random.wrap_key_data(carry.key), carry.task)
         pair_key, order_key, dropout_key = jax.random.split(task_key, 3)
         pair = draw_pair(pair_key, len(data.train))

@@ -59,7 +59,6 @@ def init(
         outputs: Number of outputs.
         layers: The hidden layers.
     """
-    gain = learners.ACTIVATIONS[activation].gain
     height, width, channels = shape
     kernels: dict[str, tuple[int, ...]] = {}
     for name, (window, units) in layers.convolutions.items():
@@ -68,14 +67,7 @@ def init(
     inputs = height * width * channels
     for name, units in (layers.dense | {learners.OUTPUT: outputs}).items():
         kernels[name], inputs = (inputs, units), units
-    params = {}
-    for (name, kernel), layer_key in zip(kernels.items(), jax.random.split(key, len(kernels)), strict=True):
-        layer_gain = 1.0 if name == learners.OUTPUT else gain
-        params[name] = {
-            "kernel": learners.kaiming_uniform(layer_key, kernel, layer_gain),
-            "bias": jnp.zeros(kernel[-1]),
-        }
-    return params
+    return learners.draw_layers(key, kernels, learners.ACTIVATIONS[activation].gain, linear=(learners.OUTPUT,))
 
 
 def make_apply(activation: str, *, layers: Layers = LAYERS, dropout: float = 0.0) -> Callable[..., jax.Array]:

@@ -6,10 +6,15 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
+
+from gxd_jax.training import TrainState
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int, UInt32
 
 Scale = Literal["smoke", "default", "paper"]
 Label = str | float
@@ -59,6 +64,20 @@ class Run(NamedTuple):
     def name(self) -> str:
         """A name for files: the labels, joined."""
         return "-".join(str(value) for value in self.labels.values() if value != "").replace("/", "_").replace(" ", "_")
+
+
+class TaskCarry(NamedTuple):
+    """What one seed's run carries from task to task.
+
+    Attributes:
+        key: Raw key, from which everything random of a task is derived.
+        task: Number of the next task.
+        learner: Parameters and state of the method, its keys among it.
+    """
+
+    key: UInt32[Array, " words"]
+    task: Int[Array, ""]
+    learner: TrainState
 
 
 class Experiment(NamedTuple):
@@ -121,14 +140,19 @@ def config_of(problem: str, settings: Options) -> dict[str, Any]:
     }
 
 
+def cpu_cores() -> int:
+    """Returns the cores that this process may use."""
+    return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()) or 1
+
+
 def prepare_devices(devices: int | None) -> None:
     """Splits the CPU into one JAX device per core, or `devices` of them; to be called before JAX computes anything."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    count = devices or cores or 1
+    cores = cpu_cores()
+    count = devices or cores
     jax.config.update("jax_num_cpu_devices", count)
     # A running device holds a thread of XLA's pool, of one thread a core, and waits there for others of the same pool:
     # as many devices as threads can wait for ever.
-    os.environ.setdefault("PJRT_NPROC", str(2 * max(count, cores or 1)))
+    os.environ.setdefault("PJRT_NPROC", str(2 * max(count, cores)))
 
 
 def devices_for(seeds: int, most: int | None) -> list[jax.Device]:

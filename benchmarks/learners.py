@@ -78,12 +78,8 @@ def init(
         gain: Gain of the hidden layers; None: the activation's.
     """
     names = [*hidden_names(sizes), OUTPUT]
-    gains = [ACTIVATIONS[activation].gain if gain is None else gain] * (len(names) - 1) + [1.0]
-    keys = jax.random.split(key, len(names))
-    params = {
-        name: {"kernel": kaiming_uniform(keys[i], (sizes[i], sizes[i + 1]), gains[i]), "bias": jnp.zeros(sizes[i + 1])}
-        for i, name in enumerate(names)
-    }
+    shapes = dict(zip(names, zip(sizes[:-1], sizes[1:], strict=True), strict=True))
+    params = draw_layers(key, shapes, ACTIVATIONS[activation].gain if gain is None else gain, linear=(OUTPUT,))
     if normalization == "none":
         return params
     norms = {
@@ -95,6 +91,26 @@ def init(
 
 def _norm_name(layer: str) -> str:
     return f"{layer}_norm"
+
+
+def draw_layers(
+    key: PRNGKeyArray, shapes: dict[str, tuple[int, ...]], gain: float, *, linear: Sequence[str]
+) -> dict[str, Any]:
+    """Draws layers: Kaiming-uniform kernels, biases 0.
+
+    Args:
+        key: Random key.
+        shapes: Layer -> shape of its kernel; the last axis is that of the units.
+        gain: Gain of the layers with an activation.
+        linear: Layers without one, whose gain is 1.
+    """
+    return {
+        name: {
+            "kernel": kaiming_uniform(layer_key, shape, 1.0 if name in linear else gain),
+            "bias": jnp.zeros(shape[-1]),
+        }
+        for layer_key, (name, shape) in zip(jax.random.split(key, len(shapes)), shapes.items(), strict=True)
+    }
 
 
 def kaiming_uniform(key: PRNGKeyArray, shape: tuple[int, ...], gain: float) -> Float[Array, "*inputs units"]:

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 
 import gxd_jax as gxd
 from benchmarks import classification, learners, methods
-from benchmarks.classification import Carry, ImageOptions, Network
-from benchmarks.experiment import Experiment, Run, fill_in
+from benchmarks.classification import ImageOptions, Network
+from benchmarks.experiment import Experiment, Run, TaskCarry, fill_in
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PRNGKeyArray, UInt8, UInt32
@@ -210,7 +210,7 @@ def make_run(
     learner = classification.make_learner(network, method, setting, settings, labels)
 
     def learn_task(
-        carry: Carry, data: tuple[UInt8[Array, "N D"], Int[Array, " N"]]
+        carry: TaskCarry, data: tuple[UInt8[Array, "N D"], Int[Array, " N"]]
     ) -> tuple[gxd.training.TrainState, dict[str, Array]]:
         images, labels = data
         task = draw_task(carry.key, carry.task, pixels, len(images), settings.examples, settings.permutations)

@@ -29,11 +29,20 @@ from rich.table import Table
 import gxd_jax as gxd
 from benchmarks import classification, datasets, folder, learners, methods, permuted_mnist, reset_cost_figures, runner
 from benchmarks import small_networks as networks
-from benchmarks.experiment import Options, Run, config_of, devices_for, fill_in, prepare_devices, seed_numbers
-from gxd_jax import costs, drawing
+from benchmarks.experiment import (
+    Options,
+    Run,
+    TaskCarry,
+    config_of,
+    devices_for,
+    fill_in,
+    prepare_devices,
+    seed_numbers,
+)
+from gxd_jax import costs, drawing, tracking
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
+    from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 NAME = "reset-cost"
 
@@ -78,13 +87,9 @@ CHEAPEST = "cheapest"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(methods.Hyperparameters, Options):
+class Settings(classification.DataOptions, methods.Hyperparameters, Options):
     """Reset cost: what a reset changes in a network's outputs, and which utility knows it beforehand."""
 
-    tfds: str | None = None
-    """Image-classification set of tensorflow-datasets, name[/config][:version]; by default scikit-learn's digits."""
-    data_dir: Path | None = None
-    """Folder of the sets of tensorflow-datasets; by default its own choice."""
     network: tuple[Literal[tuple(networks.KINDS)], ...] = tuple(networks.KINDS)  # type: ignore[valid-type]
     """Networks to study."""
     method: Literal[classification.METHODS] = "backprop"  # type: ignore[valid-type]
@@ -113,34 +118,35 @@ class Settings(methods.Hyperparameters, Options):
     """Whether the biases of the next layer take up the mean output of a unit that is reset."""
 
 
+_ONE_SETTING = {"replacement_rate": (1e-3,)}
 SCALES: dict[str, dict[str, Any]] = {
-    "smoke": {"seeds": 2, "steps": 60, "moments": 1, "tasks_between": 2, "probe": 64, "recovery": 10},
-    "default": {"seeds": 10, "steps": 200, "moments": 3, "tasks_between": 5, "probe": 256, "recovery": 50},
-    "paper": {"seeds": 30, "steps": 1000, "moments": 5, "tasks_between": 20, "probe": 1000, "recovery": 200},
+    "smoke": {**_ONE_SETTING, "seeds": 2, "steps": 60, "moments": 1, "tasks_between": 2, "probe": 64, "recovery": 10},
+    "default": {
+        **_ONE_SETTING,
+        "seeds": 10,
+        "steps": 200,
+        "moments": 3,
+        "tasks_between": 5,
+        "probe": 256,
+        "recovery": 50,
+    },
+    "paper": {
+        **_ONE_SETTING,
+        "seeds": 30,
+        "steps": 1000,
+        "moments": 5,
+        "tasks_between": 20,
+        "probe": 1000,
+        "recovery": 200,
+    },
 }
-for _preset in SCALES.values():
-    _preset["replacement_rate"] = (1e-3,)
-
-
-class Carry(NamedTuple):
-    """What one seed's run carries from moment to moment.
-
-    Attributes:
-        key: Raw key of the stream.
-        task: Number of the next task.
-        learner: Parameters and state of the method.
-    """
-
-    key: UInt32[Array, " words"]
-    task: Int[Array, ""]
-    learner: gxd.training.TrainState
 
 
 def run(settings: Settings) -> None:
     """Measures every network that the folder does not hold yet, and shows the results."""
     prepare_devices(settings.devices)
     settings = check(settings)
-    images = datasets.load(settings.tfds, settings.data_dir, Console())
+    images = classification.load(settings)
     if settings.probe > len(images.test_labels):
         raise folder.RefusedError(f"probe must be at most the {len(images.test_labels)} test images there are")
     out = settings.out or Path("results") / NAME
@@ -193,7 +199,8 @@ def measure_seeds(settings: Settings, images: datasets.Images, name: str) -> lis
     """Runs a network for all seeds as one program; returns what is found at each moment, arrays [S, ...]."""
     study = make_run(settings, images, name)
     mesh = runner.mesh_of(devices_for(settings.seeds, settings.devices))
-    data = runner.on_all(tuple(images)[3:], mesh)
+    train, test = (values.reshape(len(values), -1) for values in (images.images, images.test_images))
+    data = runner.on_all((train, images.labels, test, images.test_labels), mesh)
     carry = runner.start(study, seed_numbers(settings), data, mesh)
     chunk = runner.compile_chunk(study, carry, data, mesh, None)
     found = []
@@ -229,25 +236,23 @@ def make_run(settings: Settings, images: datasets.Images, name: str) -> Run:
         for name, score in SCORES.items()
     }
 
-    def start(seed: Int[Array, ""], data: Any) -> Carry:
+    def start(seed: Int[Array, ""], data: Any) -> TaskCarry:
         del data
         stream_key, params_key, method_key, step_key = jax.random.split(jax.random.key(seed), 4)
         learner = gxd.training.init(network.init(params_key), transform(method_key), step_key)
-        return Carry(jax.random.key_data(stream_key), jnp.int32(0), learner)
+        return TaskCarry(jax.random.key_data(stream_key), jnp.int32(0), learner)
 
     def follow(states: dict[str, Any], params: Any, x: Array, y: Array, key: PRNGKeyArray) -> dict[str, Any]:
         """Lets a batch enter the running utilities."""
-        observations = {readout: seen(params, x, y, key=key)[2] for readout, seen in observe.items()}
+        readouts = {SCORES[score].readout for score in states}
+        observations = {readout: observe[readout](params, x, y, key=key)[2] for readout in readouts}
         nothing = jax.tree.map(jnp.zeros_like, params)
         return {
-            score: tracker.update(nothing, states[score], params, observation=observations[SCORES[score].readout])[1]
-            for score, tracker in trackers.items()
+            score: trackers[score].update(nothing, state, params, observation=observations[SCORES[score].readout])[1]
+            for score, state in states.items()
         }
 
-    def fresh_trackers(params: Any) -> dict[str, Any]:
-        return {score: tracker.init(params) for score, tracker in trackers.items()}
-
-    def learn_task(carry: Carry, data: Any, trackers_of: dict[str, Any] | None) -> tuple[Carry, Any]:
+    def learn_task(carry: TaskCarry, data: Any, trackers_of: dict[str, Any] | None) -> tuple[TaskCarry, Any]:
         """Learns the next task, and follows the utilities if given their trackers."""
         train, labels, *_ = data
         examples = settings.steps * settings.batch
@@ -256,39 +261,40 @@ def make_run(settings: Settings, images: datasets.Images, name: str) -> Run:
         def learn(state: tuple, place: Int[Array, ""]) -> tuple[tuple, None]:
             learner, states = state
             numbers = jax.lax.dynamic_slice_in_dim(task.order, place * settings.batch, settings.batch)
-            x, y = classification.as_inputs(flat(train[numbers])[:, task.permutation]), labels[numbers]
+            x, y = classification.as_inputs(train[numbers[:, None], task.permutation]), labels[numbers]
             if states is not None:
                 states = follow(states, learner.params, x, y, jax.random.fold_in(task.dropout_key, place))
             learner, _ = step(learner, x, y)
             return (learner, states), None
 
         (learner, states), _ = jax.lax.scan(learn, (carry.learner, trackers_of), jnp.arange(settings.steps))
-        return Carry(carry.key, carry.task + 1, learner), states
+        return TaskCarry(carry.key, carry.task + 1, learner), states
 
-    def draw_task(carry: Carry, images: int, examples: int) -> permuted_mnist.Task:
+    def draw_task(carry: TaskCarry, images: int, examples: int) -> permuted_mnist.Task:
         rounds = -(-examples // images)  # a small set is seen several times in a task
         task = permuted_mnist.draw_task(carry.key, carry.task, int(np.prod(shape)), images, min(images, examples))
         return task._replace(order=jnp.tile(task.order, rounds)[:examples])
 
-    def chunk(carry: Carry, data: Any) -> tuple[Carry, dict[str, Any]]:
-        def next_task(carry: Carry, _: None) -> tuple[Carry, None]:
+    def chunk(carry: TaskCarry, data: Any) -> tuple[TaskCarry, dict[str, Any]]:
+        def next_task(carry: TaskCarry, _: None) -> tuple[TaskCarry, None]:
             return learn_task(carry, data, None)[0], None
 
         carry, _ = jax.lax.scan(next_task, carry, length=settings.tasks_between - 1)
         before = carry
-        carry, states = learn_task(carry, data, fresh_trackers(carry.learner.params))
+        fresh = {score: tracker.init(carry.learner.params) for score, tracker in trackers.items()}
+        carry, states = learn_task(carry, data, fresh)
         # The held-back images of the task just learned, and its images once more, for the recovery.
         train, labels, test, test_labels = data
         task = draw_task(before, len(labels), settings.recovery * settings.batch)
         draw_key, noise_key, order_key = jax.random.split(task.dropout_key, 3)
         held_back = jax.random.permutation(order_key, len(test_labels))[: settings.probe]
-        x = classification.as_inputs(flat(test[held_back])[:, task.permutation])
+        x = classification.as_inputs(test[held_back[:, None], task.permutation])
         y = test_labels[held_back]
         params = carry.learner.params
-        now = follow(fresh_trackers(params), params, x, y, noise_key)
+        now = follow({score: fresh[score] for score in AT_ONCE}, params, x, y, noise_key)
         scores = {name: gxd.reset_info(state).utilities for name, state in states.items()}
-        scores |= {name + NOW: gxd.reset_info(now[name]).utilities for name in AT_ONCE}
-        again = classification.as_inputs(flat(train[task.order])[:, task.permutation]), labels[task.order]
+        scores |= {name + NOW: gxd.reset_info(state).utilities for name, state in now.items()}
+        again = classification.as_inputs(train[task.order[:, None], task.permutation]), labels[task.order]
         batches = jax.tree.map(lambda a: a.reshape(settings.recovery, settings.batch, *a.shape[1:]), again)
         return carry, measure(params, scores, (x, y), batches, draw_key)
 
@@ -312,10 +318,7 @@ def make_run(settings: Settings, images: datasets.Images, name: str) -> Run:
         }
         sets = {layer.name: jnp.stack([numbers[layer.name] for numbers in chosen.values()]) for layer in units}
         set_costs = cost(sets=sets, key=set_key)
-        shocks = jax.lax.map(
-            lambda numbers: shock(params, numbers, probe, batches, shock_key),
-            jax.tree.map(lambda *numbers: jnp.stack(numbers), *chosen.values()),
-        )
+        shocks = shocks_of(params, sets, probe, batches, shock_key)
         places = {name: place for place, name in enumerate(chosen)}
         return {
             "cost": single,
@@ -326,35 +329,33 @@ def make_run(settings: Settings, images: datasets.Images, name: str) -> Run:
             "shocks": {name: {what: v[place] for what, v in shocks.items()} for name, place in places.items()},
         }
 
-    def shock(params: Any, numbers: dict, probe: tuple, batches: Any, key: PRNGKeyArray) -> dict[str, Array]:
-        """Resets units of all layers at once, and trains on with a fresh optimizer until the loss is back."""
+    def shocks_of(params: Any, sets: dict, probe: tuple, batches: Any, key: PRNGKeyArray) -> dict[str, Array]:
+        """Resets each set of units, of all layers at once, and trains on until the loss is back."""
         x, y = probe
         before, features = gxd.capture(apply, params, units, x)
-        references = {name: values.mean(range(values.ndim - 1)) for name, values in features.items()}
+        references = {name: tracking.feature_means(values, None) for name, values in features.items()}
         initializers = drawing.resolve_initializers(initializer(kind), units)
-        reset = costs.reset_units(units, params, numbers, references, key, initializers, compensate=settings.compensate)
-        after = apply(reset, x)
-        loss = learners.cross_entropy(before, y)
+        loss, accuracy = learners.cross_entropy(before, y), classification.accuracy(before, y)
 
         def learn(state: gxd.training.TrainState, batch: tuple) -> tuple[gxd.training.TrainState, Array]:
             state, _ = step(state, *batch)
             return state, learners.cross_entropy(apply(state.params, x), y) <= loss
 
-        state = gxd.training.init(reset, tx, key)
-        _, recovered = jax.lax.scan(learn, state, batches)
-        steps = jnp.where(recovered.any(), recovered.argmax() + 1, settings.recovery)
-        return {
-            "loss_rise": learners.cross_entropy(after, y) - loss,
-            "accuracy_drop": classification.accuracy(before, y) - classification.accuracy(after, y),
-            "recovery_steps": steps,
-        }
+        def of_set(numbers: dict[str, Int[Array, " k"]]) -> dict[str, Array]:
+            reset = costs.reset_units(
+                units, params, numbers, references, key, initializers, compensate=settings.compensate
+            )
+            after = apply(reset, x)
+            _, recovered = jax.lax.scan(learn, gxd.training.init(reset, tx, key), batches)
+            return {
+                "loss_rise": learners.cross_entropy(after, y) - loss,
+                "accuracy_drop": accuracy - classification.accuracy(after, y),
+                "recovery_steps": jnp.where(recovered.any(), recovered.argmax() + 1, settings.recovery),
+            }
+
+        return jax.lax.map(of_set, sets)
 
     return Run({"network": name}, start, chunk)
-
-
-def flat(images: Array) -> Array:
-    """Returns images as rows of pixels."""
-    return images.reshape(len(images), -1)
 
 
 def initializer(kind: networks.Kind) -> Callable[..., Array]:

@@ -88,15 +88,11 @@ def _convolutional(kind: Kind, image: tuple[int, ...], classes: int) -> Network:
 
 def _init_residual(key: PRNGKeyArray, pixels: int, activation: str, classes: int) -> dict[str, Any]:
     """Kaiming-uniform kernels, biases 0; the second layer of a block has a gain of 1, as it has no activation."""
-    gain = learners.ACTIVATIONS[activation].gain
-    shapes = {_STEM: ((pixels, WIDTH), 1.0), learners.OUTPUT: ((WIDTH, classes), 1.0)}
+    shapes = {_STEM: (pixels, WIDTH), learners.OUTPUT: (WIDTH, classes)}
     for block in _BLOCKS:
-        shapes |= {block: ((WIDTH, WIDTH), gain), _second(block): ((WIDTH, WIDTH), 1.0)}
-    keys = jax.random.split(key, len(shapes))
-    return {
-        name: {"kernel": learners.kaiming_uniform(key, shape, gain), "bias": jnp.zeros(shape[1])}
-        for key, (name, (shape, gain)) in zip(keys, shapes.items(), strict=True)
-    }
+        shapes |= {block: (WIDTH, WIDTH), _second(block): (WIDTH, WIDTH)}
+    linear = (_STEM, learners.OUTPUT, *map(_second, _BLOCKS))
+    return learners.draw_layers(key, shapes, learners.ACTIVATIONS[activation].gain, linear=linear)
 
 
 def _apply_residual(params: dict[str, Any], x: jax.Array, activation: str) -> jax.Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from gxd_jax import drawing, reset, selection
+from gxd_jax import drawing, reset, selection, tracking
 from gxd_jax import units as units_room
 from gxd_jax.keys import KeyLike, as_key
 from gxd_jax.observation import capture
@@ -69,7 +69,7 @@ def reset_cost(
     initializers = drawing.resolve_initializers(kernel_init, units)
     before, features = capture(apply, params, units, inputs)
     if references is None:
-        references = {name: values.mean(range(values.ndim - 1)) for name, values in features.items()}
+        references = {name: tracking.feature_means(values, None) for name, values in features.items()}
     by_name = {layer.name: layer for layer in units}
     if sets is None:
         sets = {layer.name: jnp.arange(layer.size)[:, None] for layer in units}

@@ -12,6 +12,7 @@ from benchmarks import checkpoints, extras, folder, report, runner
 from benchmarks.experiment import fill_in
 from benchmarks.rl import ant, ant_c, ant_mjx, slippery_ant
 from benchmarks.rl.ant import Body
+from tests.resuming import check_resuming
 
 mujoco = pytest.importorskip("mujoco")
 mjx_there = pytest.mark.skipif(importlib.util.find_spec("mujoco.mjx") is None, reason="MJX is missing")
@@ -277,28 +278,8 @@ def test_seeds_are_shared_by_methods(experiment):
     assert slippery_ant.frictions_of(constant, one.key[0]).tolist() == [1.0]
 
 
-class StopError(Exception):
-    pass
-
-
-def stop(run, number, points):
-    if points == 1:
-        raise StopError
-
-
-def check_resuming(experiment, folder):
-    """Whether a run that was interrupted ends with the same bits; returns its curves."""
-    whole = runner.run_experiment(experiment, folder / "whole")
-    with pytest.raises(StopError):
-        runner.run_experiment(experiment, folder / "parts", on_chunk=stop)
-    runner.run_experiment(experiment, folder / "parts", resume=True)
-    (one,), (other,) = ((folder / name / "runs").iterdir() for name in ("whole", "parts"))
-    assert one.read_bytes() == other.read_bytes()
-    return whole
-
-
 def test_interrupted_run_resumes_to_the_same_bits(experiment, tmp_path):
-    curves = check_resuming(only_first(experiment), tmp_path)
+    curves, _ = check_resuming(only_first(experiment), tmp_path, 1)
     assert list(curves["step"]) == 2 * [1024, 2048]
     assert (curves["replaced"] > 0).all()
     assert curves["friction"].nunique() == 4
@@ -346,7 +327,7 @@ def test_what_is_not_finite_stops_its_seed_alone(experiment, tmp_path):
 @mjx_there
 @pytest.mark.slow
 def test_interrupted_run_on_mjx_resumes_to_the_same_bits(tmp_path):
-    curves = check_resuming(slippery_ant.make_experiment(dataclasses.replace(TINY, backend="mjx")), tmp_path)
+    curves, _ = check_resuming(slippery_ant.make_experiment(dataclasses.replace(TINY, backend="mjx")), tmp_path, 1)
     assert curves["friction"].nunique() == 4
     assert curves["return"].notna().all()
 

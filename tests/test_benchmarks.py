@@ -21,6 +21,7 @@ import pytest
 from benchmarks import checkpoints, extras, folder, learners, methods, runner, speed, tables
 from benchmarks import slowly_changing_regression as regression
 from benchmarks.experiment import Run, fill_in
+from tests.resuming import StopError, check_resuming, stop_after
 
 TINY = regression.Settings(
     scale="smoke", seeds=2, examples=480, bin=80, flip_every=80, method=("backprop", "gxd"), devices=1
@@ -48,26 +49,6 @@ def random_walks(**changes):
 
     runs = [Run({"method": name}, start, chunk) for name in ("first", "second")]
     return tiny(**changes)._replace(runs=runs, panels=())
-
-
-def written(out):
-    """Returns the curves that runs left in a folder, as bytes."""
-    return {path.name: path.read_bytes() for path in sorted((out / "runs").iterdir())}
-
-
-class StopError(Exception):
-    """Stands for whatever ends a run early."""
-
-
-def stop_after(chunks):
-    """Returns a hook that ends the run after so many saved chunks."""
-    seen = iter(range(10_000))
-
-    def on_chunk(run, number, done):
-        if next(seen) == chunks:
-            raise StopError
-
-    return on_chunk
 
 
 # --- The stream ----------------------------------------------------------------------------------------------------
@@ -249,11 +230,7 @@ def test_replaced_units_are_counted():
 )
 def test_interrupted_run_resumes_to_the_same_bits(tmp_path, make, chunks):
     experiment = make()
-    whole = runner.run_experiment(experiment, tmp_path / "whole")
-    with pytest.raises(StopError):
-        runner.run_experiment(experiment, tmp_path / "parts", on_chunk=stop_after(chunks))
-    resumed = runner.run_experiment(experiment, tmp_path / "parts", resume=True)
-    assert written(tmp_path / "parts") == written(tmp_path / "whole")
+    whole, resumed = check_resuming(experiment, tmp_path, chunks)
     pd.testing.assert_frame_equal(resumed, whole)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gxd_jax as gxd
-from benchmarks import methods, runner
+from benchmarks import methods
 from benchmarks.experiment import fill_in
 from benchmarks.rl import agents, cartpole, collecting, control, offset_cartpole, ppo
 from benchmarks.rl import environment as environments
@@ -16,6 +16,7 @@ from benchmarks.rl.environment import Environment, Schedule, Spaces, Transition
 from benchmarks.rl.methods import METHODS
 from tests.reference import optimizers
 from tests.reference import ppo as reference
+from tests.resuming import check_resuming
 
 TINY = offset_cartpole.Settings(
     scale="smoke",
@@ -384,23 +385,10 @@ def test_chance_does_not_learn_and_fresh_starts_anew():
 def test_interrupted_run_resumes_to_the_same_bits(tmp_path):
     settings = {"method": ("gxd_l2",), "tasks": 3, "replacement_rate": (0.05,), "maturity_threshold": 3}
     experiment = offset_cartpole.make_experiment(dataclasses.replace(TINY, **settings))
-    whole = runner.run_experiment(experiment, tmp_path / "whole")
+    whole, _ = check_resuming(experiment, tmp_path, 1)
     assert list(whole["task"]) == 2 * [1, 2, 3]
     assert whole["replaced"].sum() > 0
     assert whole["return"].between(5, 500).all()
-
-    class StopError(Exception):
-        pass
-
-    def stop(run, number, points):
-        if points == 1:
-            raise StopError
-
-    with pytest.raises(StopError):
-        runner.run_experiment(experiment, tmp_path / "parts", on_chunk=stop)
-    runner.run_experiment(experiment, tmp_path / "parts", resume=True)
-    (one,), (other,) = ((tmp_path / name / "runs").iterdir() for name in ("whole", "parts"))
-    assert one.read_bytes() == other.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +10,7 @@ import jax
 import numpy as np
 
 from benchmarks import extras
+from benchmarks.experiment import cpu_cores
 from benchmarks.rl import ant
 from benchmarks.rl import environment as environments
 from benchmarks.rl.ant import Body
@@ -42,8 +42,7 @@ class Physics:
         self._mujoco.set_mju_user_warning(lambda message: None)  # else they go into a file; rewards tell of failures
         self._models = [ant.load_model() for _ in range(ants)]
         self._datas = [self._mujoco.MjData(model) for model in self._models]
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        self._parts = np.array_split(np.arange(ants), min(ants, threads or cores or 1))
+        self._parts = np.array_split(np.arange(ants), min(ants, threads or cpu_cores()))
         self._pool = ThreadPoolExecutor(len(self._parts))
 
     def step(self, body: Body, action: Float[np.ndarray, "A 8"], friction: Float[np.ndarray, " A"]) -> Body:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import methods
-from benchmarks.experiment import Experiment, Run, config_of, devices_for, fill_in, seed_numbers
+from benchmarks.experiment import Experiment, Run, TaskCarry, config_of, devices_for, fill_in, seed_numbers
 from benchmarks.rl import cartpole, control
 from benchmarks.rl.cartpole import CARTPOLE
 from benchmarks.rl.collecting import Returns, Workers, collect, start_workers
@@ -112,20 +112,6 @@ def make_experiment(settings: Settings) -> Experiment:
     )
 
 
-class Carry(NamedTuple):
-    """What one seed's run carries from task to task.
-
-    Attributes:
-        key: Raw key, from which everything random of a task is derived.
-        task: Number of the next task.
-        learner: Parameters and state of the method.
-    """
-
-    key: UInt32[Array, " words"]
-    task: Int[Array, ""]
-    learner: TrainState
-
-
 class TaskKeys(NamedTuple):
     """Keys of what is random in a task."""
 
@@ -158,12 +144,12 @@ def make_run(settings: Settings, labels: dict[str, str], method: ControlMethod, 
     learner = control.make_learner(CARTPOLE.spaces, method, setting, settings)
     steps, updates = settings.batch // settings.workers, settings.task_steps // settings.batch
 
-    def start(seed: Int[Array, ""], data: Any) -> Carry:
+    def start(seed: Int[Array, ""], data: Any) -> TaskCarry:
         del data
         key, first = jax.random.key_data(jax.random.key(seed)), jnp.int32(0)
-        return Carry(key, first, learner.start(task_keys(key, first).agent))
+        return TaskCarry(key, first, learner.start(task_keys(key, first).agent))
 
-    def chunk(carry: Carry, data: Any) -> tuple[Carry, dict[str, Array]]:
+    def chunk(carry: TaskCarry, data: Any) -> tuple[TaskCarry, dict[str, Array]]:
         del data
         keys = task_keys(carry.key, carry.task)
         offset = draw_offset(keys.offset, settings.offset_std)
@@ -183,6 +169,6 @@ def make_run(settings: Settings, labels: dict[str, str], method: ControlMethod, 
         second_half = jax.tree.map(lambda values: values[updates // 2 :], returns)
         replaced = learner.replaced(end) - learner.replaced(state)
         measures = {"return": second_half.mean, "replaced": replaced} | found
-        return Carry(carry.key, carry.task + 1, end), measures
+        return TaskCarry(carry.key, carry.task + 1, end), measures
 
     return Run(labels, start, chunk)
