@@ -104,6 +104,8 @@ def _carry_arrays(carry: Any) -> dict[str, np.ndarray]:
 def _restored(array: np.ndarray | None, like: Any) -> Any:
     if array is None:
         return like
+    if isinstance(like, np.ndarray):
+        return array
     restored = jax.device_put(array, like.sharding)
     return jax.random.wrap_key_data(restored, impl=jax.random.key_impl(like)) if _is_key(like) else restored
 

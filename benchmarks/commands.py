@@ -24,6 +24,7 @@ from benchmarks import (
 )
 from benchmarks.experiment import Experiment, Options
 from benchmarks.folder import RefusedError, write_file
+from benchmarks.rl import offset_cartpole, slippery_ant
 
 _FILE_WIDTH = 120
 """Width of the table where it does not go to a terminal."""
@@ -48,6 +49,8 @@ COMMANDS: dict[str, Command] = {
     ),
     continual_imagenet.NAME: _problem(continual_imagenet.Settings, continual_imagenet.make_experiment),
     permuted_mnist.NAME: _problem(permuted_mnist.Settings, permuted_mnist.make_experiment),
+    offset_cartpole.NAME: _problem(offset_cartpole.Settings, offset_cartpole.make_experiment),
+    slippery_ant.NAME: _problem(slippery_ant.Settings, slippery_ant.make_experiment),
     reset_cost.NAME: Command(reset_cost.Settings, reset_cost.run),
     "speed": Command(speed.Settings, speed.run),
 }
@@ -71,6 +74,8 @@ def run_problem(settings: Options, make_experiment: Callable[[Any], Experiment])
     write_file(out / "summary.csv", summary.to_csv(index=False))
     plots.save_curves(experiment, curves, out)
     console.print(report.results_table(experiment, summary))
+    for message in report.stopped(experiment, curves):
+        console.print(message, highlight=False)
     console.print(f"results in {out}", highlight=False)
 
 

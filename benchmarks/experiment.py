@@ -54,11 +54,14 @@ class Run(NamedTuple):
         labels: The conditions and the method, in the order of the table's columns.
         start: (seed, data) -> carry, a pytree of arrays.
         chunk: (carry, data) -> (carry, measure name -> values of this chunk, one for each of its points).
+        mapped: Whether these are pure functions of one seed. False: they take all seeds at once, along a first axis,
+            and the carry may hold NumPy arrays; what they compile, they compile themselves.
     """
 
     labels: Mapping[str, Label]
     start: Callable[[jax.Array, Any], Any]
     chunk: Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]]
+    mapped: bool = True
 
     @property
     def name(self) -> str:
@@ -83,6 +86,7 @@ class Experiment(NamedTuple):
         devices: Devices that the seeds are spread over.
         higher_is_better: Which way the measure is good.
         diagnostics: Measures that are drawn beside it.
+        share: The share of a run whose first and last the summary compares.
         points: Points of the curves in a chunk, a divisor of N.
         data: Pytree of arrays that all runs and seeds share.
     """
@@ -100,6 +104,7 @@ class Experiment(NamedTuple):
     devices: list[jax.Device]
     higher_is_better: bool = False
     diagnostics: tuple[str, ...] = ()
+    share: Literal["tenth", "quarter"] = "tenth"
     points: int = 1
     data: Any = ()
 

@@ -60,7 +60,14 @@ def hidden_names(sizes: Sequence[int]) -> list[str]:
     return [f"hidden_{i}" for i in range(1, len(sizes) - 1)]
 
 
-def init(key: PRNGKeyArray, sizes: Sequence[int], activation: str, *, normalization: str = "none") -> dict[str, Any]:
+def init(
+    key: PRNGKeyArray,
+    sizes: Sequence[int],
+    activation: str,
+    *,
+    normalization: str = "none",
+    gain: float | None = None,
+) -> dict[str, Any]:
     """Draws initial parameters: Kaiming-uniform kernels with the activation's gain (output layer 1), biases 0.
 
     Args:
@@ -68,9 +75,10 @@ def init(key: PRNGKeyArray, sizes: Sequence[int], activation: str, *, normalizat
         sizes: Layer sizes, input and output included.
         activation: A name of `ACTIVATIONS`.
         normalization: A name of `NORMALIZATIONS`; its layers have a scale of 1 and a bias of 0.
+        gain: Gain of the hidden layers; None: the activation's.
     """
     names = [*hidden_names(sizes), OUTPUT]
-    gains = [ACTIVATIONS[activation].gain] * (len(names) - 1) + [1.0]
+    gains = [ACTIVATIONS[activation].gain if gain is None else gain] * (len(names) - 1) + [1.0]
     keys = jax.random.split(key, len(names))
     params = {
         name: {"kernel": kaiming_uniform(keys[i], (sizes[i], sizes[i + 1]), gains[i]), "bias": jnp.zeros(sizes[i + 1])}
@@ -102,6 +110,7 @@ def make_apply(
     normalization: str = "none",
     norm_first: bool = True,
     dropout: float = 0.0,
+    scope: str = "",
 ) -> Callable[..., jax.Array]:
     """Returns the function of parameters, inputs [B, inputs] and a key that gives the outputs [B, outputs].
 
@@ -111,6 +120,7 @@ def make_apply(
         normalization: A name of `NORMALIZATIONS`.
         norm_first: Whether it comes before the activation, not after.
         dropout: Share of the hidden units that are left out where the function is given a key.
+        scope: What the names of the layers' taps begin with, where there are several networks.
     """
     function = ACTIVATIONS[activation].function
 
@@ -126,7 +136,7 @@ def make_apply(
             x = function(normalize(params, name, x)) if norm_first else normalize(params, name, function(x))
             if dropout and dropout_key is not None:
                 x = drop(x, dropout, jax.random.fold_in(dropout_key, number))
-            x = gxd.tap(name, x)
+            x = gxd.tap(f"{scope}{name}", x)
         return dense(params[OUTPUT], x)
 
     return apply

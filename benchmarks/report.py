@@ -59,7 +59,7 @@ def results_table(experiment: Experiment, summary: pd.DataFrame) -> Table:
     table = Table(title=f"{title} (mean ± standard error of {len(experiment.seeds)} seeds)", box=box.SIMPLE)
     for label in columns:
         table.add_column(label, overflow="fold")
-    measures = {"first": "first tenth", "last": "last tenth", "change": "change"}
+    measures = {name: f"{name} {experiment.share}" for name in ("first", "last")} | {"change": "change"}
     measures |= {name: name for name in experiment.totals}
     for heading in measures.values():
         table.add_column(heading, justify="right", no_wrap=True)
@@ -67,6 +67,18 @@ def results_table(experiment: Experiment, summary: pd.DataFrame) -> Table:
         cells = [_spread(row[f"{name}_mean"], row[f"{name}_se"], name in experiment.totals) for name in measures]
         table.add_row(*(str(row[label]) for label in columns), *cells)
     return table
+
+
+def stopped(experiment: Experiment, table: pd.DataFrame) -> list[str]:
+    """Returns a line for each seed of a run whose measure ended before the run: it diverged, or was stopped."""
+    lines = []
+    for labels, run in table.groupby([*labels_of(experiment), "seed"], sort=False):
+        there = run.loc[run[experiment.measure].notna(), experiment.axis].max()
+        if not there == experiment.ends[-1]:
+            name = " ".join(str(label) for label in labels[:-1] if label not in ("", EVERY))
+            until = "the start" if pd.isna(there) else f"{experiment.axis} {there:g}"
+            lines.append(f"{name}, seed {labels[-1]}: stopped after {until}, from where on something was not finite")
+    return lines
 
 
 def _spread(mean: float, error: float, whole: bool) -> str:

@@ -46,11 +46,13 @@ def run_experiment(
         The curves of all runs, one row per run, seed and chunk.
 
     Raises:
-        folder.RefusedError: If the folder holds other or damaged results.
+        folder.RefusedError: If the folder holds other or damaged results, or several processes cannot compute it.
     """
     names = [run.name for run in experiment.runs]
     if len(set(names)) < len(names):
         raise ValueError(f"the names of runs must differ, got {names}")
+    if jax.process_count() > 1 and not all(run.mapped for run in experiment.runs):
+        raise folder.RefusedError(f"{experiment.problem} steps its environments in one process, not with --distributed")
     processes.on_first(functools.partial(folder.open_folder, out, experiment.config, resume=resume))
     mesh = mesh_of(experiment.devices)
     experiment = experiment._replace(data=on_all(experiment.data, mesh))
@@ -84,7 +86,7 @@ def _run(
         carry, measures = checkpoints.load(manager, config, carry)
     done = min((values.shape[1] for values in measures.values()), default=0)
     on_chunk(done)
-    chunk = compile_chunk(run, carry, experiment.data, mesh, experiment.group)
+    chunk = compile_chunk(run, carry, experiment.data, mesh, experiment.group) if run.mapped else run.chunk
     for finished in range(done + experiment.points, len(experiment.ends) + 1, experiment.points):
         carry, new = chunk(carry, experiment.data)
         for name, values in new.items():
@@ -108,7 +110,9 @@ def on_all(data: Any, mesh: jax.sharding.Mesh) -> Any:
 
 
 def start(run: Run, seeds: np.ndarray, data: Any, mesh: jax.sharding.Mesh, group: int | None) -> Any:
-    """Returns the carries of a run for all seeds, spread over the devices."""
+    """Returns the carries of a run for all seeds, spread over the devices if the run is mapped over them."""
+    if not run.mapped:
+        return run.start(seeds, data)
     return jax.jit(_over_seeds(run.start, mesh, group))(jax.device_put(seeds, NamedSharding(mesh, _SEEDS)), data)
 
 

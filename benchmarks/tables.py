@@ -10,8 +10,8 @@ import pandas as pd
 from benchmarks.experiment import Experiment, Run
 from benchmarks.folder import RefusedError
 
-_SHARE = 0.1
-"""The summary compares the first and the last tenth of a run."""
+SHARES = {"tenth": 0.1, "quarter": 0.25}
+"""Shares of a run whose first and last the summary can compare."""
 
 
 def curves(experiment: Experiment, run: Run, measures: dict[str, np.ndarray]) -> pd.DataFrame:
@@ -54,15 +54,15 @@ def labels_of(experiment: Experiment) -> list[str]:
 def summary(experiment: Experiment, table: pd.DataFrame) -> pd.DataFrame:
     """Returns one row per run: mean and standard error over the seeds.
 
-    Columns `first`, `last` and `change` speak of the measure in the first tenth, in the last tenth, and of their
-    difference within a seed; the totals are sums over the whole run.
+    Columns `first`, `last` and `change` speak of the measure in the first share of the run (the experiment's `share`),
+    in the last, and of their difference within a seed; the totals are sums over the whole run.
 
     Args:
         experiment: The experiment.
         table: Curves of its runs.
     """
     labels = labels_of(experiment)
-    first, last = tenth_weights(experiment.ends)
+    first, last = share_weights(experiment.ends, SHARES[experiment.share])
     rows = []
     for key, run in table.groupby(labels, sort=False):
         values = by_seed(experiment, run, experiment.measure)
@@ -80,10 +80,10 @@ def by_seed(experiment: Experiment, run: pd.DataFrame, measure: str) -> np.ndarr
     return run.pivot(index="seed", columns=experiment.axis, values=measure).to_numpy(np.float64)
 
 
-def tenth_weights(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the weights [N] of the mean over the first and over the last tenth; a point may belong in part."""
+def share_weights(ends: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the weights [N] of the mean over the first and over the last share; a point may belong in part."""
     starts, total = np.concatenate([[0], ends[:-1]]), ends[-1]
-    share = _SHARE * total
+    share *= total
     first = np.clip(share - starts, 0, ends - starts)
     last = np.clip(ends - (total - share), 0, ends - starts)
     return first / share, last / share

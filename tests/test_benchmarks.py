@@ -359,10 +359,10 @@ def test_only_the_latest_checkpoint_is_kept(tmp_path):
 
 
 def test_tenths_may_end_inside_a_chunk():
-    first, last = tables.tenth_weights(np.array([40, 80, 120, 160]))
+    first, last = tables.share_weights(np.array([40, 80, 120, 160]), 0.1)
     np.testing.assert_allclose(first, [1, 0, 0, 0])
     np.testing.assert_allclose(last, [0, 0, 0, 1])
-    first, last = tables.tenth_weights(np.arange(4, 101, 4))
+    first, last = tables.share_weights(np.arange(4, 101, 4), 0.1)
     np.testing.assert_allclose(first[:4], [0.4, 0.4, 0.2, 0])
     np.testing.assert_allclose(last[-4:], [0, 0.2, 0.4, 0.4])
 
@@ -383,6 +383,8 @@ def test_summary_by_hand():
 REGRESSION = "slowly-changing-regression --examples 480 --bin 80 --flip-every 80 --method linear gxd"
 PERMUTED = "permuted-mnist --width 8 --layers 1 --tasks 8 --examples 160 --probe 9 --method backprop gxd"
 PAIRS = "continual-imagenet --tasks 6 --tasks-per-chunk 1 --epochs 1 --method backprop gxd"
+CARTPOLE = "offset-cartpole --width 8 --epochs 1 --tasks 4 --method ppo gxd_l2"
+ANT = "slippery-ant --width 8 --epochs 1 --steps 4096 --backend c --method ppo gxd_l2"
 
 
 def command(out, *more, problem=REGRESSION):
@@ -426,7 +428,7 @@ def test_command_writes_its_files(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("problem", [REGRESSION, PERMUTED, PAIRS])
+@pytest.mark.parametrize("problem", [REGRESSION, PERMUTED, PAIRS, CARTPOLE, ANT])
 def test_killed_command_resumes_to_the_same_bits(tmp_path, problem):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert finished(command(whole, problem=problem))[0] == 0

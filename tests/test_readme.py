@@ -10,7 +10,7 @@ import gxd_jax as gxd
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_twenty_lines_and_the_check_up(capsys, tmp_path, monkeypatch):
+def test_the_twenty_lines_and_what_continues_them(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     examples = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
     names = {}
@@ -24,3 +24,6 @@ def test_the_twenty_lines_and_the_check_up(capsys, tmp_path, monkeypatch):
     exec(compile(check_up, str(README), "exec"), names)
     assert "Dense_1" in capsys.readouterr().out
     assert (tmp_path / "check_up.png").read_bytes().startswith(b"\x89PNG")
+    (sharded,) = [example for example in examples if "NamedSharding" in example]
+    exec(compile(sharded, str(README), "exec"), names)
+    assert np.isfinite(names["loss_value"])

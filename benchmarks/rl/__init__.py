@@ -1,0 +1,1 @@
+"""Control: environments, PPO and the methods' rows for it, as pure functions."""

@@ -1,0 +1,60 @@
+"""The methods of control: rows of the shared table, with PPO's optimizer underneath."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import optax
+
+import gxd_jax as gxd
+from benchmarks import methods
+
+_STANDARD, _TUNED = (0.9, 0.999), (0.99, 0.99)
+"""Decays of Adam's moments: the usual ones, and those that [N] found for control."""
+
+
+class ControlMethod(NamedTuple):
+    """A method of control.
+
+    Attributes:
+        method: What resets units, with all hyper-parameters of its own.
+        betas: Decays of Adam's moments.
+        decay: Name of its weight decay among the hyper-parameters, or None.
+        fresh: Whether the agent starts anew with every task.
+        learns: Whether it learns; else it acts by chance.
+    """
+
+    method: methods.Method
+    betas: tuple[float, float] = _TUNED
+    decay: str | None = None
+    fresh: bool = False
+    learns: bool = True
+
+    def optimizer(self, step_size: float, setting: methods.Setting) -> optax.GradientTransformation:
+        """Returns Adam, with the weight decay as a part of the gradient."""
+        adam = gxd.adam(step_size, *self.betas)
+        return adam if self.decay is None else optax.chain(optax.add_decayed_weights(setting[self.decay]), adam)
+
+
+def _row(name: str, decay: str | None = None) -> ControlMethod:
+    method = methods.METHODS[name]
+    own = method.own if decay is None else (decay, *method.own)
+    return ControlMethod(method._replace(own=own), decay=decay)
+
+
+_PLAIN = methods.METHODS["backprop"]
+
+METHODS: dict[str, ControlMethod] = {
+    "fresh": ControlMethod(_PLAIN, _STANDARD, fresh=True),
+    "ppo": ControlMethod(_PLAIN, _STANDARD),
+    "ppo_betas": ControlMethod(_PLAIN),
+    "ppo_l2": _row("backprop", decay="l2"),
+    "cbp": _row("cbp_contribution"),
+    "cbp_l2": _row("cbp_contribution", decay="reset_l2"),
+    "gxd": _row("gxd"),
+    "gxd_l2": _row("gxd", decay="reset_l2"),
+    "gxd_adaptation_l2": _row("gxd_adaptation", decay="reset_l2"),
+    "redo": _row("redo"),
+    "redo_l2": _row("redo", decay="reset_l2"),
+    "random": ControlMethod(_PLAIN, learns=False),
+}
