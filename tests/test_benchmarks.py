@@ -20,7 +20,16 @@ import optax
 import pandas as pd
 import pytest
 
-from benchmarks import checkpoints, extras, folder, learners, methods, processes, runner, speed, tables
+from benchmarks import (
+    checkpoints,
+    extras,
+    folder,
+    learners,
+    methods,
+    processes,
+    runner,
+    tables,
+)
 from benchmarks import slowly_changing_regression as regression
 from benchmarks.experiment import Run, devices_for, fill_in, seeds_together
 
@@ -564,20 +573,6 @@ def test_seeds_must_fit_the_groups_and_processes(monkeypatch):
     assert [device.process_index for device in devices_for(12, 2)] == [0, 0, 1, 1]
     with pytest.raises(ValueError, match=r"multiple of the processes \(2\), got 7"):
         devices_for(7, None)
-
-
-def test_speed_of_a_tiny_case():
-    case = speed.Case((6, 5, 3), batch=2, seeds=2, steps=8, replacement_rate=0.1)
-    rows = {
-        row["method"]: row for row in speed.time_case("tiny", case, speed.Settings(repeats=3, maturity_threshold=4))
-    }
-    assert list(rows) == ["backprop", "cbp_contribution", "gxd"]
-    assert rows["backprop"]["ratio"] == 1.0
-    for row in rows.values():
-        assert row["runs_x_steps_per_second"] == pytest.approx(2e6 / row["us_per_step"])
-        assert np.isfinite(row["loss"])
-    assert rows["gxd"]["loss"] != rows["backprop"]["loss"], "units were replaced before the timing ended"
-    assert speed.speed_table(pd.DataFrame(rows.values())).row_count == 3
 
 
 def test_missing_extra_is_named(monkeypatch):
