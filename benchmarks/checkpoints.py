@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from benchmarks import processes
 from benchmarks.folder import RefusedError, as_json
 
 # What Orbax logs about a damaged checkpoint, the RefusedError says in one line.
@@ -95,7 +96,8 @@ def _is_key(leaf: Any) -> bool:
 
 def _carry_arrays(carry: Any) -> dict[str, np.ndarray]:
     """Returns the leaves by position, random keys as their raw data, but no empty ones: Orbax refuses them."""
-    leaves = [np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for leaf in jax.tree.leaves(carry)]
+    raw = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(carry)]
+    leaves = [processes.gather(leaf) for leaf in raw]
     return {f"carry_{i}": leaf for i, leaf in enumerate(leaves) if leaf.size}
 
 
@@ -104,8 +106,8 @@ def _restored(array: np.ndarray | None, like: Any) -> Any:
         return like
     if isinstance(like, np.ndarray):
         return array
-    restored = jax.random.wrap_key_data(array, impl=jax.random.key_impl(like)) if _is_key(like) else array
-    return jax.device_put(restored, like.sharding)
+    restored = jax.device_put(array, like.sharding)
+    return jax.random.wrap_key_data(restored, impl=jax.random.key_impl(like)) if _is_key(like) else restored
 
 
 def _kinds(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from benchmarks import (
     continual_imagenet,
     permuted_mnist,
     plots,
+    processes,
     report,
     reset_cost,
     runner,
@@ -21,7 +22,7 @@ from benchmarks import (
     speed,
     tables,
 )
-from benchmarks.experiment import Experiment, Options, prepare_devices
+from benchmarks.experiment import Experiment, Options
 from benchmarks.folder import RefusedError, write_file
 from benchmarks.rl import offset_cartpole, slippery_ant
 
@@ -57,17 +58,17 @@ COMMANDS: dict[str, Command] = {
 
 def run_problem(settings: Options, make_experiment: Callable[[Any], Experiment]) -> None:
     """Runs a problem's experiment and shows its results: files in the folder, the table on the terminal."""
-    prepare_devices(settings.devices)
+    processes.start(settings)
     try:
         experiment = make_experiment(settings)
     except ValueError as error:
         raise RefusedError(str(error)) from error
     out = settings.out or Path("results") / experiment.problem
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_FILE_WIDTH)
+    console = Console(width=None if Console().is_terminal else _FILE_WIDTH, quiet=not processes.is_first())
     with report.progress(experiment, console) as on_chunk:
         curves = runner.run_experiment(experiment, out, resume=settings.resume, on_chunk=on_chunk)
+    if not processes.is_first():
+        return
     summary = tables.summary(experiment, curves)
     write_file(out / "curves.csv", curves.to_csv(index=False))
     write_file(out / "summary.csv", summary.to_csv(index=False))

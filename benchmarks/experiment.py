@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Scale = Literal["smoke", "default", "paper"]
 Label = str | float
 
-_NOT_DECIDING = ("out", "resume", "devices", "data_dir")
-"""Settings that change no number."""
+_NOT_DECIDING = ("out", "resume", "data_dir", "devices", "group", "distributed", "coordinator", "processes", "process")
+"""Settings that change no number, or only through the seeds that are computed together."""
 
 EVERY = "all"
 """Label of a run that does not depend on the labelled condition: it is drawn in every panel."""
@@ -41,7 +41,15 @@ class Options:
     resume: bool = False
     """Continue what an earlier call with the same options left in the folder."""
     devices: int | None = None
-    """Devices to spread the seeds over; by default one per CPU core, or every accelerator."""
+    """Devices (of each process) to spread the seeds over; by default one per CPU core, or every accelerator."""
+    distributed: bool = False
+    """Compute together with other processes, each started with this option; the first one writes the results."""
+    coordinator: str | None = None
+    """Address and port of the first process, HOST:PORT; by default what the cluster says (Slurm, Kubernetes, TPU)."""
+    processes: int | None = None
+    """Number of processes; by default what the cluster says."""
+    process: int | None = None
+    """Number of this process, from 0; by default what the cluster says."""
 
 
 class Run(NamedTuple):
@@ -129,13 +137,17 @@ def fill_in(settings: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
 def config_of(problem: str, settings: Options) -> dict[str, Any]:
     """Returns everything that decides the numbers of an experiment, as JSON data."""
     deciding = {k: v for k, v in dataclasses.asdict(settings).items() if k not in _NOT_DECIDING}
+    share = settings.seeds // len(devices_for(settings.seeds, settings.devices))
+    together = seeds_together(share, getattr(settings, "group", None))
     return {
         "problem": problem,
         "settings": {k: list(v) if isinstance(v, tuple) else v for k, v in deciding.items()},
         "environment": {
             "jax": jax.__version__,
             "backend": jax.default_backend(),
-            "devices": len(devices_for(settings.seeds, settings.devices)),
+            # XLA compiles a loop over groups to other sums than a single group: both decide the last bits.
+            "seeds_together": together,
+            "several_groups": together < share,
         },
     }
 
@@ -156,9 +168,40 @@ def prepare_devices(devices: int | None) -> None:
 
 
 def devices_for(seeds: int, most: int | None) -> list[jax.Device]:
-    """Returns the devices that the seeds are spread over: as many (at most `most`) as divide them evenly."""
-    devices = jax.devices()[:most]
-    return devices[: max(n for n in range(1, len(devices) + 1) if seeds % n == 0)]
+    """Returns the devices that the seeds are spread over: of each process as many as divide them evenly.
+
+    Args:
+        seeds: Number of seeds.
+        most: At most so many devices of each process.
+
+    Raises:
+        ValueError: If some process would have no seed.
+    """
+    everywhere = [[device for device in jax.devices() if device.process_index == p] for p in range(jax.process_count())]
+    share, left = divmod(seeds, len(everywhere))
+    if seeds < 1 or left:
+        raise ValueError(f"seeds must be a multiple of the processes ({len(everywhere)}), got {seeds}")
+    count = _largest_divisor(share, min(len(devices[:most]) for devices in everywhere))
+    return [device for devices in everywhere for device in devices[:count]]
+
+
+def seeds_together(seeds: int, group: int | None) -> int:
+    """Returns how many of a device's seeds are computed at once; the last bits of a result depend on it.
+
+    Args:
+        seeds: Seeds of the device.
+        group: The most at once, or None for all.
+
+    Raises:
+        ValueError: If the group is empty.
+    """
+    if group is not None and group < 1:
+        raise ValueError(f"group must be 1 or more, got {group}")
+    return _largest_divisor(seeds, seeds if group is None else group)
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    return max(n for n in range(1, most + 1) if number % n == 0)
 
 
 def seed_numbers(settings: Options) -> np.ndarray:

@@ -27,18 +27,19 @@ from rich.progress import track
 from rich.table import Table
 
 import gxd_jax as gxd
-from benchmarks import classification, datasets, folder, learners, methods, permuted_mnist, reset_cost_figures, runner
-from benchmarks import small_networks as networks
-from benchmarks.experiment import (
-    Options,
-    Run,
-    TaskCarry,
-    config_of,
-    devices_for,
-    fill_in,
-    prepare_devices,
-    seed_numbers,
+from benchmarks import (
+    classification,
+    datasets,
+    folder,
+    learners,
+    methods,
+    permuted_mnist,
+    processes,
+    reset_cost_figures,
+    runner,
 )
+from benchmarks import small_networks as networks
+from benchmarks.experiment import Options, Run, TaskCarry, config_of, devices_for, fill_in, seed_numbers
 from gxd_jax import costs, drawing, tracking
 
 if TYPE_CHECKING:
@@ -144,15 +145,21 @@ SCALES: dict[str, dict[str, Any]] = {
 
 def run(settings: Settings) -> None:
     """Measures every network that the folder does not hold yet, and shows the results."""
-    prepare_devices(settings.devices)
+    processes.start(settings)
     settings = check(settings)
     images = classification.load(settings)
     if settings.probe > len(images.test_labels):
         raise folder.RefusedError(f"probe must be at most the {len(images.test_labels)} test images there are")
     out = settings.out or Path("results") / NAME
-    config = config_of(NAME, settings) | {"data": {"name": images.name, "digest": images.digest}}
-    folder.open_folder(out, config, resume=settings.resume)
-    tables = [measure_network(settings, images, name, out) for name in track(settings.network, "networks")]
+    try:
+        config = config_of(NAME, settings) | {"data": {"name": images.name, "digest": images.digest}}
+    except ValueError as error:
+        raise folder.RefusedError(str(error)) from error
+    processes.on_first(functools.partial(folder.open_folder, out, config, resume=settings.resume))
+    shown = track(settings.network, "networks", disable=not processes.is_first())
+    tables = [measure_network(settings, images, name, out) for name in shown]
+    if not processes.is_first():
+        return
     units, sets, shocks = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
     correlations = correlate(units)
     summary = summarise(correlations, sets, shocks)
@@ -191,7 +198,7 @@ def measure_network(settings: Settings, images: datasets.Images, name: str, out:
     if not all(file.exists() for file in files):
         found = measure_seeds(settings, images, name)
         for file, table in zip(files, tidy(found, name, seed_numbers(settings)), strict=True):
-            folder.write_file(file, table.to_csv(index=False))
+            processes.on_first(folder.write_file, file, table.to_csv(index=False))
     return tuple(pd.read_csv(file) for file in reversed(files))
 
 
@@ -201,12 +208,12 @@ def measure_seeds(settings: Settings, images: datasets.Images, name: str) -> lis
     mesh = runner.mesh_of(devices_for(settings.seeds, settings.devices))
     train, test = (values.reshape(len(values), -1) for values in (images.images, images.test_images))
     data = runner.on_all((train, images.labels, test, images.test_labels), mesh)
-    carry = runner.start(study, seed_numbers(settings), data, mesh)
+    carry = runner.start(study, seed_numbers(settings), data, mesh, None)
     chunk = runner.compile_chunk(study, carry, data, mesh, None)
     found = []
     for _ in range(settings.moments):
         carry, measures = chunk(carry, data)
-        found.append(jax.device_get(measures))
+        found.append(jax.tree.map(processes.gather, measures))
     return found
 
 

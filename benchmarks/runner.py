@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,8 @@ import orbax.checkpoint as ocp
 import pandas as pd
 from jax.sharding import NamedSharding, PartitionSpec
 
-from benchmarks import checkpoints, folder, tables
-from benchmarks.experiment import Experiment, Run
+from benchmarks import checkpoints, folder, processes, tables
+from benchmarks.experiment import Experiment, Run, seeds_together
 
 OnChunk = Callable[[Run, int, int], None]
 """Called with the run, its number, and how many points of its curves are on disk."""
@@ -32,7 +33,8 @@ def run_experiment(
     """Runs everything of an experiment that `out` does not hold yet.
 
     A finished run is a table there and is not computed again; an interrupted one continues from its last chunk. However
-    often it was interrupted, by whatever means, the results are the same to the bit.
+    often it was interrupted, by whatever means, the results are the same to the bit. Several processes compute it
+    together, on a folder that all of them see; the first one writes.
 
     Args:
         experiment: What to run.
@@ -44,12 +46,14 @@ def run_experiment(
         The curves of all runs, one row per run, seed and chunk.
 
     Raises:
-        folder.RefusedError: If the folder holds other or damaged results.
+        folder.RefusedError: If the folder holds other or damaged results, or several processes cannot compute it.
     """
     names = [run.name for run in experiment.runs]
     if len(set(names)) < len(names):
         raise ValueError(f"the names of runs must differ, got {names}")
-    folder.open_folder(out, experiment.config, resume=resume)
+    if jax.process_count() > 1 and not all(run.mapped for run in experiment.runs):
+        raise folder.RefusedError(f"{experiment.problem} steps its environments in one process, not with --distributed")
+    processes.on_first(functools.partial(folder.open_folder, out, experiment.config, resume=resume))
     mesh = mesh_of(experiment.devices)
     experiment = experiment._replace(data=on_all(experiment.data, mesh))
     curves = []
@@ -58,8 +62,10 @@ def run_experiment(
         if not finished.exists():
             with checkpoints.open_manager(checkpoint) as manager:
                 measures = _run(experiment, run, mesh, manager, lambda points, r=run, n=number: on_chunk(r, n, points))
-            folder.write_file(finished, tables.curves(experiment, run, measures).to_csv(index=False))
-        shutil.rmtree(checkpoint, ignore_errors=True)
+            processes.on_first(
+                folder.write_file, finished, tables.curves(experiment, run, measures).to_csv(index=False)
+            )
+        processes.on_first(functools.partial(shutil.rmtree, checkpoint, ignore_errors=True))
         on_chunk(run, number, len(experiment.ends))
         curves.append(tables.read_curves(finished, experiment))
     return pd.concat(curves, ignore_index=True)
@@ -73,7 +79,7 @@ def _run(
     on_chunk: Callable[[int], None],
 ) -> dict[str, np.ndarray]:
     """Runs one run to its end and returns its measures [S, N]."""
-    carry = start(run, experiment.seeds, experiment.data, mesh)
+    carry = start(run, experiment.seeds, experiment.data, mesh, experiment.group)
     measures: dict[str, np.ndarray] = {}
     config = {**experiment.config, "run": dict(run.labels)}
     if manager.latest_step() is not None:
@@ -85,7 +91,9 @@ def _run(
         carry, new = chunk(carry, experiment.data)
         for name, values in new.items():
             earlier = [measures[name]] if name in measures else []
-            measures[name] = np.concatenate([*earlier, np.asarray(values).reshape(len(experiment.seeds), -1)], axis=1)
+            measures[name] = np.concatenate(
+                [*earlier, processes.gather(values).reshape(len(experiment.seeds), -1)], axis=1
+            )
         checkpoints.save(manager, config, carry, measures)
         on_chunk(finished)
     return measures
@@ -101,11 +109,11 @@ def on_all(data: Any, mesh: jax.sharding.Mesh) -> Any:
     return jax.device_put(data, NamedSharding(mesh, PartitionSpec()))
 
 
-def start(run: Run, seeds: np.ndarray, data: Any, mesh: jax.sharding.Mesh) -> Any:
+def start(run: Run, seeds: np.ndarray, data: Any, mesh: jax.sharding.Mesh, group: int | None) -> Any:
     """Returns the carries of a run for all seeds, spread over the devices if the run is mapped over them."""
     if not run.mapped:
         return run.start(seeds, data)
-    return jax.jit(_over_seeds(run.start, mesh, None))(jax.device_put(seeds, NamedSharding(mesh, _SEEDS)), data)
+    return jax.jit(_over_seeds(run.start, mesh, group))(jax.device_put(seeds, NamedSharding(mesh, _SEEDS)), data)
 
 
 def compile_chunk(
@@ -123,13 +131,10 @@ def compile_chunk(
 def _over_seeds(function: Callable, mesh: jax.sharding.Mesh, group: int | None) -> Callable:
     def on_device(values: Any, data: Any) -> Any:
         seeds = jax.tree.leaves(values)[0].shape[0]
-        if group is None or group >= seeds:
+        together = seeds_together(seeds, group)
+        if together == seeds:
             return jax.vmap(function, in_axes=(0, None))(values, data)
-        return jax.lax.map(lambda value: function(value, data), values, batch_size=_largest_divisor(seeds, group))
+        return jax.lax.map(lambda value: function(value, data), values, batch_size=together)
 
     specs = (_SEEDS, PartitionSpec())
     return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=_SEEDS, check_vma=False)
-
-
-def _largest_divisor(number: int, most: int) -> int:
-    return max(n for n in range(1, most + 1) if number % n == 0)

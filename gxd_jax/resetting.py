@@ -195,7 +195,7 @@ def resetting_transformation(
                 memory=memories[name],
                 initial_std=state.layers[name].initial_std,
                 replaced=replacements[name].mask,
-                total=state.layers[name].total + candidates[name].count,
+                total=tracking.count_up(state.layers[name].total, candidates[name].count),
             )
             for name in replacements
         }

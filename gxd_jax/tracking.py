@@ -10,7 +10,7 @@ import jax.numpy as jnp
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int
 
-_LARGEST_AGE = jnp.iinfo(jnp.int32).max
+_LARGEST_COUNT = jnp.iinfo(jnp.int32).max
 
 
 class Statistics(NamedTuple):
@@ -55,7 +55,7 @@ def advance_reference(
         decay: Decay of the averages.
     """
     return statistics._replace(
-        age=statistics.age + (statistics.age < _LARGEST_AGE),
+        age=count_up(statistics.age, 1),
         weight=_average(statistics.weight, 1.0, finite, decay),
         reference=_average(statistics.reference, means, finite, decay),
     )
@@ -114,9 +114,15 @@ def all_finite(means: Float[Array, " U"], sensitivities: Array | None, axis_name
     return finite if axis_name is None else jax.lax.pmin(finite.astype(jnp.int32), axis_name) > 0
 
 
+def count_up(count: Int[Array, "..."], more: Array | int) -> Int[Array, "..."]:
+    """Adds to a counter, which stops at its largest number."""
+    more = jnp.asarray(more, count.dtype)
+    return jnp.minimum(count, _LARGEST_COUNT - more) + more
+
+
 def count_skipped(skipped: Int[Array, ""], finite: list[Bool[Array, ""]]) -> Int[Array, ""]:
     """Counts a batch that was kept out of some layer's averages."""
-    return skipped + ~jnp.stack(finite).all()
+    return count_up(skipped, ~jnp.stack(finite).all())
 
 
 def _average(average: Float[Array, " U"], value: Array | float, finite: Bool[Array, ""], decay: float) -> Array:

@@ -162,6 +162,7 @@ if __name__ == "__main__":
         **named("batch", *with_sharded_batch(mesh)),
         **named("params", *with_sharded_params(mesh)),
         **named("shard_map", *with_shard_map(mesh)),
+        **named("replicas", *with_replicas(mesh, transform, STEPS)),
         **named("one_weights", *on_one_device(weights, 8)),
         **named("weights", *with_replicas(mesh, weights, 8)),
         **named("one_many", *on_one_device(many, 8)),

@@ -83,3 +83,29 @@ def test_counters_stop_at_their_ends():
         _, state = tx.update(jax.tree.map(jnp.zeros_like, params), state, params, observation=observation)
     np.testing.assert_array_equal(gxd.reset_info(state).ages["l1"], largest)
     np.testing.assert_array_equal(gxd.reset_info(state).mature_fraction["l1"], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("tx_of", "name"),
+    [
+        (lambda units: gxd.continual_backprop(units, replacement_rate=1.0, maturity_threshold=0), "l1"),
+        (
+            lambda units: gxd.methods.selective_weight_reinitialization(utility="magnitude", rate=0.5, period=1),
+            "l1/kernel",
+        ),
+    ],
+)
+def test_totals_and_skipped_batches_stop_at_their_ends(tx_of, name):
+    params = dense_params(SIZES)
+    tx = tx_of(dense_units(params))
+    state, largest = tx.init(params), np.iinfo(np.int32).max
+    layer = state.layers[name]
+    state = state._replace(
+        layers={**state.layers, name: layer._replace(total=jnp.int32(largest - 3))}, skipped_batches=jnp.int32(largest)
+    )
+    observation = gxd.Observation({"l1": jnp.full((1, 5), jnp.nan)}, {"l1": jnp.ones((1, 5))}, "logits")
+    for _ in range(3):
+        # Features that are not finite are skipped; five units, or half of the weights, go all the same.
+        _, state = tx.update(jax.tree.map(jnp.ones_like, params), state, params, observation=observation)
+    assert int(state.layers[name].total) == largest
+    assert int(state.skipped_batches) == largest

@@ -112,7 +112,7 @@ def test_tables(found):
 
 
 def test_command_writes_and_continues(found, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(reset_cost, "prepare_devices", lambda devices: None)
+    monkeypatch.setattr(reset_cost.processes, "start", lambda settings: None)
     monkeypatch.setattr(reset_cost, "measure_seeds", lambda settings, images, name: found)
     monkeypatch.setattr(reset_cost_figures, "SCATTERED", ("gradient", "gxd"))
     monkeypatch.setattr(reset_cost_figures, "BARS", ("gradient", "gxd"))

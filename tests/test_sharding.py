@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-WAYS = ("batch", "params", "shard_map")
+WAYS = ("batch", "params", "shard_map", "replicas")
 
 
 @pytest.fixture(scope="module")

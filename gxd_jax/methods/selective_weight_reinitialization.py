@@ -151,7 +151,7 @@ def selective_weight_reinitialization(
                 memory=(),
                 initial_std=state.layers[name].initial_std,
                 replaced=masks[name],
-                total=state.layers[name].total + candidates[name].count,
+                total=tracking.count_up(state.layers[name].total, candidates[name].count),
             )
             for name in masks
         }

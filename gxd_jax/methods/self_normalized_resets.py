@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax.numpy as jnp
 import optax
 
-from gxd_jax import drawing
+from gxd_jax import drawing, tracking
 from gxd_jax.checks import check_number
 from gxd_jax.keys import KeyLike
 from gxd_jax.resetting import Candidates, Rule, resetting_transformation
@@ -121,7 +121,7 @@ def _fires(record: UnitRecord) -> Float[Array, " U"]:
 
 def _advance(memory: Firing, fires: Bool[Array, " U"], finite: Bool[Array, ""], decay: float) -> Firing:
     """Lets an update enter a unit's past: with its next firing, so that a silence does not excuse itself."""
-    silence = memory.silence + finite
+    silence = tracking.count_up(memory.silence, finite)
     fires = fires & finite
     return Firing(
         silence=jnp.where(fires, 0, silence),

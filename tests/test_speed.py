@@ -1,0 +1,111 @@
+"""The speed table: its columns, the networks that it times, growth, and the peer's code beside it."""
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+import gxd_jax as gxd
+from benchmarks import folder, peer, speed, speed_cases, speed_growth
+
+
+def timed(case, **settings):
+    given = speed.Settings(repeats=3, maturity_threshold=4, **settings)
+    return {row["method"]: row for row in speed.time_case("tiny", case, "sgd", given)}
+
+
+def test_speed_of_a_tiny_case():
+    case = speed_cases.Case((6, 5, 3), batch=2, seeds=2, steps=8, replacement_rate=0.1)
+    rows = timed(case, method=("gxd", "redo"))
+    assert list(rows) == ["backprop", "gxd", "redo"]
+    assert rows["backprop"]["ratio"] == 1.0
+    for row in rows.values():
+        assert row["runs_x_steps_per_second"] == pytest.approx(2e6 / row["us_per_step"])
+        assert np.isfinite(row["loss"])
+        assert row["peak_mb"] > 2 * 53 * 4 / 1e6, "more than the parameters, 53 for each of two seeds"
+    assert rows["gxd"]["loss"] != rows["backprop"]["loss"], "units were replaced before the timing ended"
+    assert rows["backprop"]["bytes_per_unit"] == rows["backprop"]["bytes_per_parameter"] == 0, "SGD has no state"
+    program = speed_cases.compile_program("gxd", case, speed_cases.Setup("sgd", "relu", 4))
+    assert (program.units, program.parameters) == (10, 2 * 53)
+    assert rows["gxd"]["bytes_per_unit"] * 10 == rows["gxd"]["bytes_per_parameter"] * 106 == program.state_bytes
+    adam = speed_cases.compile_program("backprop", case, speed_cases.Setup("adam", "relu", 4))
+    assert adam.state_bytes == 2 * (2 * 53 * 4 + 4), "two moments and a count for each seed"
+    assert speed.speed_table(pd.DataFrame(rows.values())).row_count == 3
+
+
+def test_one_output_has_no_classes():
+    case = speed_cases.Case((4, 3, 1), batch=1, seeds=1, steps=2, replacement_rate=0.1)
+    assert list(timed(case, method=("gxd_fisher", "gxd_loss"))) == ["backprop", "gxd_loss"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "units"),
+    [("transformer", (3, 4, 6, 2), {"up": 6}), ("convolutional", (32, 32, 3, 2), {"conv_1": 32, "dense_2": 128})],
+)
+def test_networks_that_are_timed(kind, sizes, units):
+    network = speed_cases.NETWORKS[kind](sizes, "relu")
+    found = {layer.name: layer.size for layer in network.units}
+    assert units.items() <= found.items()
+    params = network.init(jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (2, *network.shape))
+    assert network.apply(params, x).shape == (2, network.outputs)
+    assert gxd.verify_units(network.apply, params, network.units, x).ok
+
+
+def test_slopes_of_growth_by_hand():
+    rows = [
+        {"case": name, "optimizer": "sgd", "method": method, "us_per_step": 7.0 * int(name.split()[1]) ** slope}
+        for name in speed_growth.CASES
+        for method, slope in {"backprop": 1.0, "gxd": 0.5}.items()
+    ]
+    slopes = speed_growth.slopes_of(pd.DataFrame(rows)).set_index(["what", "method"])["slope"]
+    for what in ("units", "layers", "seeds", "batch"):
+        np.testing.assert_allclose([slopes[what, "backprop"], slopes[what, "gxd"]], [1.0, 0.5])
+
+
+def checkout_of(tmp_path, learn):
+    """A folder laid out like the peer's code, whose learners do what is given."""
+    for name in peer._FILES:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    (tmp_path / "lop/nets/ffnn.py").write_text("def FFNN(*sizes, **given): return None")
+    (tmp_path / "lop/nets/deep_ffnn.py").write_text("DeepFFNN = None")
+    learner = "class Learner:\n  def __init__(self, net, **given): self.given = given\n"
+    learner += f"  def learn(self, x, target): {learn}\n"
+    (tmp_path / "lop/algos/bp.py").write_text(learner + "Backprop = Learner")
+    (tmp_path / "lop/algos/cbp.py").write_text(learner + "ContinualBackprop = Learner")
+    return tmp_path
+
+
+def test_peer_is_checked_before_anything_is_timed(tmp_path):
+    with pytest.raises(folder.RefusedError, match=r"is no checkout of .*: lop/algos/bp\.py is missing"):
+        peer.check(tmp_path, None, "relu")
+    checkout = checkout_of(tmp_path, "raise")
+    with pytest.raises(folder.RefusedError, match="no activation gelu: choose one of sigmoid"):
+        peer.check(checkout, None, "gelu")
+    with pytest.raises(folder.RefusedError, match="cannot start /no/python"):
+        peer.check(checkout, "/no/python", "relu")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho ModuleNotFoundError: no torch >&2\nexit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(folder.RefusedError, match=r"it needs torch and numpy.*: ModuleNotFoundError: no torch"):
+        peer.check(checkout, str(python), "relu")
+
+
+def test_peer_sees_the_same_data(tmp_path, monkeypatch):
+    """Its program runs with a stand-in for torch, which may not be there; the learner tells what it was shown."""
+    (tmp_path / "stand_in").mkdir()
+    stand_in = "import numpy\nfrom_numpy, stack = numpy.asarray, numpy.stack\ndef manual_seed(seed): pass\n"
+    (tmp_path / "stand_in" / "torch.py").write_text(stand_in)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "stand_in"))
+    checkout = checkout_of(tmp_path, "return x.mean() * target.mean() * self.given.get('decay_rate', 1)")
+    case = speed_cases.Case((6, 5, 1), batch=2, seeds=1, steps=70, replacement_rate=0.1)
+    task = peer.Task(case.sizes, "relu", "adam", 0.1, 4, case.steps, warm_up=1, repeats=2)
+    peer.check(checkout, None, "relu")
+    inputs, targets = map(np.asarray, speed_cases.pool_of(case, (6,), 1))
+    shown = [inputs[step % 64].mean() * targets[step % 64].mean() for step in range(70)]
+    for method, factor in {"backprop": 1, "cbp_contribution": 0.99}.items():
+        found = peer.measure(task, method, case, checkout, None)
+        assert found["pytorch_loss"] == pytest.approx(factor * np.mean(shown), rel=1e-4)
+        assert found["pytorch_runs_x_steps_per_second"] > 0
