@@ -236,12 +236,13 @@ def make_run(settings: Settings, images: datasets.Images, name: str) -> Run:
         for readout in {method.readout, *(score.readout for score in SCORES.values())}
     }
     step = gxd.training.make_train_step(observe[method.readout], tx)
-    trackers = {  # a rate of 0: they follow the utilities and replace nobody
-        name: gxd.continual_backprop(
-            units, utility=score.utility, replacement_rate=0.0, decay=score.decay or settings.decay
-        )
-        for name, score in SCORES.items()
-    }
+
+    def tracker_of(score: Score, key: PRNGKeyArray | int) -> optax.GradientTransformationExtraArgs:
+        """Returns what follows a utility; at a rate of 0 it replaces nobody."""
+        decay = score.decay or settings.decay
+        return gxd.continual_backprop(units, utility=score.utility, replacement_rate=0.0, decay=decay, key=key)
+
+    trackers = {name: tracker_of(score, 0) for name, score in SCORES.items()}  # the keys of a seed are in its states
 
     def start(seed: Int[Array, ""], data: Any) -> TaskCarry:
         del data
@@ -287,13 +288,12 @@ def make_run(settings: Settings, images: datasets.Images, name: str) -> Run:
             return learn_task(carry, data, None)[0], None
 
         carry, _ = jax.lax.scan(next_task, carry, length=settings.tasks_between - 1)
-        before = carry
-        fresh = {score: tracker.init(carry.learner.params) for score, tracker in trackers.items()}
-        carry, states = learn_task(carry, data, fresh)
-        # The held-back images of the task just learned, and its images once more, for the recovery.
+        # The images of the next task, held back for the cost, and some of those learned once more, for the recovery.
         train, labels, test, test_labels = data
-        task = draw_task(before, len(labels), settings.recovery * settings.batch)
-        draw_key, noise_key, order_key = jax.random.split(task.dropout_key, 3)
+        task = draw_task(carry, len(labels), settings.recovery * settings.batch)
+        draw_key, noise_key, order_key, utility_key = jax.random.split(task.dropout_key, 4)
+        fresh = {name: tracker_of(score, utility_key).init(carry.learner.params) for name, score in SCORES.items()}
+        carry, states = learn_task(carry, data, fresh)
         held_back = jax.random.permutation(order_key, len(test_labels))[: settings.probe]
         x = classification.as_inputs(test[held_back[:, None], task.permutation])
         y = test_labels[held_back]

@@ -142,8 +142,6 @@ def time_case(name: str, case: Case, optimizer: str, settings: Settings) -> list
             "us_per_step": 1e6 * np.median(seconds[method]),
             "ratio": np.median(np.divide(seconds[method], seconds[_BASELINE])),
             "runs_x_steps_per_second": case.seeds / np.median(seconds[method]),
-            "pytorch_runs_x_steps_per_second": _noted(case, optimizer, method),
-            "pytorch_loss": np.nan,
             "loss": float(losses[method].mean()),
             "compile_seconds": program.compile_seconds,
             "peak_mb": program.peak_bytes / 1e6,
@@ -166,12 +164,6 @@ def _maturity(case: Case, settings: Settings) -> int:
 
 def _warm_up(case: Case, settings: Settings) -> int:
     return 1 + math.ceil(_maturity(case, settings) / case.steps)
-
-
-def _noted(case: Case, optimizer: str, method: str) -> float:
-    """Returns what the peer's continual backprop was once seen to do in this case; with --peer it is measured."""
-    known = case.pytorch_us and optimizer == "sgd" and method == "cbp_contribution"
-    return 1e6 / case.pytorch_us if known else np.nan
 
 
 def peer_timings(case: Case, optimizer: str, settings: Settings) -> dict[str, dict[str, float]]:
@@ -215,6 +207,7 @@ def speed_table(table: pd.DataFrame) -> Table:
     formats |= {"runs_x_steps_per_second": ",.0f", "pytorch_runs_x_steps_per_second": ",.0f"}
     formats |= {"peak_mb": ",.1f", "bytes_per_unit": ".0f", "bytes_per_parameter": ".1f"}
     shown = Table(title="Time of a step (medians, methods in turns)")
+    headings = {column: heading for column, heading in headings.items() if column in table}
     for column, heading in headings.items():
         named = column in ("case", "optimizer", "method")
         shown.add_column(heading, justify="left" if named else "right", no_wrap=named)

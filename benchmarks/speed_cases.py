@@ -37,8 +37,6 @@ class Case(NamedTuple):
         seeds: Networks trained side by side.
         steps: Steps of one timing.
         replacement_rate: Replacement rate of the resetting methods.
-        pytorch_us: Microseconds per step and run of the public PyTorch code of [N] with continual backprop and SGD,
-            measured once on two cores.
         kind: What the network is.
         maturity_threshold: Updates before a unit may be replaced, where it is not what the settings say.
     """
@@ -48,14 +46,13 @@ class Case(NamedTuple):
     seeds: int
     steps: int
     replacement_rate: float
-    pytorch_us: float | None = None
     kind: Kind = "dense"
     maturity_threshold: int | None = None
 
 
 CASES: dict[str, Case] = {
-    "20-5-1": Case((20, 5, 1), 1, 100, 20_000, 1e-3, pytorch_us=373),
-    "784-100x3-10": Case((784, 100, 100, 100, 10), 1, 16, 400, 1e-4, pytorch_us=709),
+    "20-5-1": Case((20, 5, 1), 1, 100, 20_000, 1e-3),
+    "784-100x3-10": Case((784, 100, 100, 100, 10), 1, 16, 400, 1e-4),
     "784-256x2-10": Case((784, 256, 256, 10), 32, 8, 100, 1e-4),
     "784-2000x3-10": Case((784, 2000, 2000, 2000, 10), 1, 1, 50, 1e-4),
     "conv-32x32": Case((32, 32, 3, 10), 100, 1, 5, 1e-4, kind="convolutional", maturity_threshold=1),

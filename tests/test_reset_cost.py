@@ -89,6 +89,8 @@ def test_sets_and_shocks(found):
         cheapest = np.sort(measures["cost"]["hidden_3"][place])[:6]
         assert 0 < measures["sets"]["hidden_3"]["cheapest"][place] <= cheapest.sum() * 1.001
     assert set(measures["shocks"]) == {*measures["scores"], "cheapest"}
+    by_chance = measures["scores"]["random"]["hidden_1"]
+    assert not np.array_equal(by_chance[0], by_chance[1]), "each seed has its own chance"
     shock = measures["shocks"]["random"]
     assert (np.abs(shock["loss_rise"]) > 0).all()
     assert ((1 <= shock["recovery_steps"]) & (shock["recovery_steps"] <= SETTINGS.recovery)).all()

@@ -30,7 +30,9 @@ def test_speed_of_a_tiny_case():
     assert rows["gxd"]["bytes_per_unit"] * 10 == rows["gxd"]["bytes_per_parameter"] * 106 == program.state_bytes
     adam = speed_cases.compile_program("backprop", case, speed_cases.Setup("adam", "relu", 4))
     assert adam.state_bytes == 2 * (2 * 53 * 4 + 4), "two moments and a count for each seed"
-    assert speed.speed_table(pd.DataFrame(rows.values())).row_count == 3
+    shown = speed.speed_table(pd.DataFrame(rows.values()))
+    assert shown.row_count == 3
+    assert "public PyTorch code" not in [column.header for column in shown.columns], "only of what was timed"
 
 
 def test_one_output_has_no_classes():
