@@ -13,6 +13,8 @@ from benchmarks import commands, datasets, reset_cost, reset_cost_figures, small
 from benchmarks.folder import RefusedError
 from gxd_jax import costs, drawing
 
+pytestmark = pytest.mark.xdist_group("reset_cost")  # one process: what all share is compiled once
+
 SETTINGS = reset_cost.check(
     reset_cost.Settings(
         scale="smoke", network=("tanh",), seeds=2, batch=4, steps=6, tasks_between=2, probe=40, recovery=3, devices=1
@@ -31,7 +33,7 @@ def test_networks_and_their_wiring(name):
         last = features[network.units[-1].name]
         np.testing.assert_allclose(last.mean(-1), 0, atol=1e-5)  # what the consumer reads is normalised
     if name in ("tanh", "residual_gelu"):
-        gxd.verify_units(network.apply, params, network.units, x)
+        assert gxd.verify_units(network.apply, params, network.units, x).ok
 
 
 def test_reset_units_resets_like_a_person():
