@@ -97,6 +97,7 @@ def run(settings: Settings) -> None:
         console.print(f"results in {out}", highlight=False)
         return
     console.print(speed_table(table))
+    console.print(ratio_table(table))
 
 
 def _in_process(name: str, case: Case, optimizer: str, settings: Settings) -> list[dict[str, Any]]:
@@ -214,4 +215,20 @@ def speed_table(table: pd.DataFrame) -> Table:
     for _, row in table.iterrows():
         cells = ("" if pd.isna(row[column]) else format(row[column], formats.get(column, "")) for column in headings)
         shown.add_row(*cells)
+    return shown
+
+
+def ratio_table(table: pd.DataFrame) -> Table:
+    """Returns the ratios to the plain step alone, a row for a comparison and a column for a method."""
+    wide = table.pivot_table(index=["case", "optimizer"], columns="method", values="ratio", sort=False)
+    plain = table[table["method"] == _BASELINE].set_index(["case", "optimizer"])["us_per_step"]
+    shown = Table(title="Time of a step as a multiple of the plain step")
+    for heading in ("network", "optimizer"):
+        shown.add_column(heading, no_wrap=True)
+    methods_timed = [name for name in wide if name != _BASELINE]
+    for heading in ("plain, µs", *methods_timed):
+        shown.add_column(heading, justify="right")
+    for place, row in wide.iterrows():
+        ratios = ("" if pd.isna(row[name]) else f"{row[name]:.2f}" for name in methods_timed)
+        shown.add_row(*place, f"{plain[place]:,.0f}", *ratios)
     return shown

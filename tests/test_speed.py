@@ -32,6 +32,9 @@ def test_speed_of_a_tiny_case():
     assert adam.state_bytes == 2 * (2 * 53 * 4 + 4), "two moments and a count for each seed"
     shown = speed.speed_table(pd.DataFrame(rows.values()))
     assert shown.row_count == 3
+    ratios = speed.ratio_table(pd.DataFrame(rows.values()))
+    assert [column.header for column in ratios.columns] == ["network", "optimizer", "plain, µs", "gxd", "redo"]
+    assert ratios.row_count == 1
     assert "public PyTorch code" not in [column.header for column in shown.columns], "only of what was timed"
 
 
