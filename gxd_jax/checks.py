@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +36,22 @@ def check_period(period: Any) -> None:
         raise TypeError(f"period must be a whole number of updates, got {period!r}")
     if period < 1:
         raise ValueError(f"period must be 1 or more, got {period}")
+
+
+def check_function(name: str, function: Any) -> None:
+    """Checks a function of parameters and inputs."""
+    if isinstance(function, nn.Module):
+        raise TypeError(f"{name} must be a function of parameters and inputs, got a Flax module: pass its .apply")
+    if not callable(function):
+        raise TypeError(f"{name} must be a function, got {function!r}")
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Checks a static whole number."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be a whole number of {least} or more, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be {least} or more, got {value}")
 
 
 def check_flag(name: str, flag: Any) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from gxd_jax import metrics, showing
 from gxd_jax import units as units_room
 from gxd_jax.chaining import reset_info, resetting_states
-from gxd_jax.checks import check_number
+from gxd_jax.checks import check_function, check_number
 from gxd_jax.observation import capture
 from gxd_jax.types import Params, ResetInfo
 from gxd_jax.units import UnitLayer
@@ -165,8 +165,7 @@ def check_up(
         [N] Dohare et al., "Loss of plasticity in deep continual learning", Nature 632 (2024); Sokar et al., "The
         dormant neuron phenomenon in deep reinforcement learning", ICML 2023.
     """
-    if not callable(apply):
-        raise TypeError(f"apply must be a function, got {apply!r}")
+    check_function("apply", apply)
     check_number("tau", tau, "[0, inf)", lambda value: 0 <= value < float("inf"))
     check_number("fraction", fraction, "[0, 1]", lambda value: 0 <= value <= 1)
     check_number("epsilon", epsilon, "(0, 1)", lambda value: 0 < value < 1)
@@ -240,7 +239,11 @@ def _resolve_bounds(bounds: Bounds | Mapping[str, Bounds] | None, units: Sequenc
     if unknown := sorted(set(by_name) - set(names)):
         raise ValueError(f"bounds names the layers {unknown}; the layers of units are {names}")
     for name, pair in by_name.items():
-        if not isinstance(pair, Sequence) or len(pair) != 2 or not pair[0] < pair[1]:
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise ValueError(f"bounds must be (lower, upper), got {pair!r} for layer {name!r}")
+        for end in pair:
+            check_number(f"a bound of layer {name!r}", end, "[-inf, inf]", lambda value: value == value)
+        if not pair[0] < pair[1]:
             raise ValueError(f"bounds must be (lower, upper) with lower < upper, got {pair!r} for layer {name!r}")
     return by_name
 

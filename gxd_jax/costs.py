@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from gxd_jax import drawing, reset, selection, tracking
 from gxd_jax import units as units_room
+from gxd_jax.checks import check_flag, check_whole
 from gxd_jax.keys import KeyLike, as_key
 from gxd_jax.observation import capture
 from gxd_jax.types import Params
@@ -60,15 +63,20 @@ def reset_cost(
         Layer name -> costs [S]; S is the number of units where `sets` is None.
 
     Raises:
-        ValueError: If the distance or a layer of `sets` is unknown, or the wiring does not fit.
+        TypeError, ValueError: If the distance, a layer or a unit of `sets` is unknown, a set names a unit twice, or the
+            wiring does not fit.
 
     References:
         Elisii et al., arXiv 2605.06834, eq. (1).
     """
     measure = _resolve_distance(distance)
+    check_flag("compensate", compensate)
+    check_whole("chunk", chunk, 1)
     initializers = drawing.resolve_initializers(kernel_init, units)
     before, features = capture(apply, params, units, inputs)
-    if references is None:
+    if references is not None:
+        _check_references(references, units)
+    else:
         references = {name: tracking.feature_means(values, None) for name, values in features.items()}
     by_name = {layer.name: layer for layer in units}
     if sets is None:
@@ -83,11 +91,9 @@ def reset_cost(
 
     costs = {}
     for (name, numbers), layer_key in zip(sets.items(), jax.random.split(as_key(key), len(sets)), strict=True):
-        numbers = jnp.asarray(numbers, jnp.int32)
-        if numbers.ndim != 2:
-            raise ValueError(f"sets of layer {name!r} must be unit numbers [S, k], got shape {numbers.shape}")
-        keys = jax.random.split(layer_key, numbers.shape[0])
         layer = by_name[name]
+        numbers = _checked_sets(layer, numbers)
+        keys = jax.random.split(layer_key, numbers.shape[0])
         costs[name] = jax.lax.map(lambda args, layer=layer: cost_of(layer, *args), (numbers, keys), batch_size=chunk)
     return costs
 
@@ -148,11 +154,42 @@ def kl(before: Float[Array, "B *T K"], after: Float[Array, "B *T K"]) -> Float[A
 DISTANCES: dict[str, Distance] = {"norm2": norm2, "kl": kl}
 
 
+def _check_references(references: dict[str, Any], units: Sequence[UnitLayer]) -> None:
+    for layer in units:
+        shape = jnp.shape(references[layer.name]) if layer.name in references else "none"
+        if shape != (layer.size,):
+            raise ValueError(f"references of layer {layer.name!r} must have shape ({layer.size},), got {shape}")
+
+
+def _checked_sets(layer: UnitLayer, numbers: Any) -> Int[Array, "S k"]:
+    """Returns sets of units as an array; what is concrete is checked."""
+    if not isinstance(numbers, Tracer):
+        numbers = np.asarray(numbers)
+        if not np.issubdtype(numbers.dtype, np.integer):
+            raise TypeError(f"sets of layer {layer.name!r} must be whole numbers of units, got {numbers.dtype}")
+        outside = numbers[(numbers < 0) | (numbers > layer.size)]
+        if outside.size:
+            raise ValueError(
+                f"sets of layer {layer.name!r} name the units {outside.tolist()}: allowed are 0 to {layer.size - 1}, "
+                f"and {layer.size} for nobody"
+            )
+    if numbers.ndim != 2:
+        raise ValueError(f"sets of layer {layer.name!r} must be unit numbers [S, k], got shape {numbers.shape}")
+    if isinstance(numbers, np.ndarray):
+        for row in numbers:
+            units = row[row < layer.size]
+            if np.unique(units).size < units.size:
+                raise ValueError(f"a set of layer {layer.name!r} names a unit twice: {row.tolist()}")
+    return jnp.asarray(numbers, jnp.int32)
+
+
 def _resolve_distance(distance: str | Distance) -> Distance:
     if isinstance(distance, str):
         if distance not in DISTANCES:
             raise ValueError(f"unknown distance {distance!r}: allowed are {sorted(DISTANCES)} or a function")
         return DISTANCES[distance]
+    if not callable(distance):
+        raise TypeError(f"distance must be one of {sorted(DISTANCES)} or a function, got {distance!r}")
     return distance
 
 

@@ -49,6 +49,31 @@ def resolve_initializers(
     return {name: by_layer.get(name) for name in names}
 
 
+def check_initializers(
+    initializers: Mapping[str, Initializer | None], shapes: Mapping[str, Sequence[tuple[int, ...]]]
+) -> None:
+    """Checks, without drawing, that initializers give arrays of the kernels' shapes; the mappings are by layer.
+
+    Raises:
+        TypeError, ValueError: If one does not.
+    """
+
+    def draw(initializer: Initializer, name: str, shape: tuple[int, ...], key: PRNGKeyArray) -> None:
+        values = initializer(key, shape, jnp.float32)
+        if not isinstance(values, (jax.Array, np.ndarray)):
+            raise TypeError(
+                f"kernel_init of layer {name!r} must return an array, got {values!r}: pass an initializer "
+                "(key, shape, dtype) -> array, such as jax.nn.initializers.lecun_normal()"
+            )
+        if values.shape != shape:
+            raise ValueError(f"kernel_init of layer {name!r} must return shape {shape}, it returned {values.shape}")
+
+    for name, initializer in initializers.items():
+        if initializer is not None:
+            for shape in shapes[name]:
+                jax.eval_shape(functools.partial(draw, initializer, name, shape), jax.random.key(0))
+
+
 class Draws(NamedTuple):
     """Fresh incoming weights of a step, packed.
 

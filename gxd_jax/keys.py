@@ -30,8 +30,11 @@ def as_key(key: KeyLike) -> PRNGKeyArray:
 
     Raises:
         TypeError: If it is none of these.
+        ValueError: If the int is too large.
     """
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        if not -(2**63) <= key < 2**63:
+            raise ValueError(f"key must lie in [-2**63, 2**63), got {key}")
         return jax.random.key(key)
     if isinstance(key, (jax.Array, np.ndarray)):
         key = jnp.asarray(key)

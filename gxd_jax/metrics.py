@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 
+from gxd_jax.checks import check_number, check_whole
 from gxd_jax.costs import reset_cost
 from gxd_jax.curvature import Loss, hessian_trace, top_eigenvalue
 from gxd_jax.saturation import saturated_share
@@ -55,12 +57,15 @@ def saturated_units(
         upper: Upper bound.
         epsilon: Distance that counts as saturated.
     """
+    if not isinstance(lower, Tracer) and not isinstance(upper, Tracer) and not lower < upper:
+        raise ValueError(f"lower must be below upper, got {lower} and {upper}")
     near = (features <= lower + epsilon) | (features >= upper - epsilon)
     return near.all(_all_but_last(features))
 
 
 def low_activity_units(features: Float[Array, "B *P U"], *, fraction: float = 0.01) -> Bool[Array, " U"]:
     """Units whose output is other than 0 on less than `fraction` of the examples (and positions)."""
+    check_number("fraction", fraction, "[0, 1]", lambda value: 0 <= value <= 1)
     return (features != 0).mean(_all_but_last(features)) < fraction
 
 
@@ -69,6 +74,7 @@ def dormant_units(features: Float[Array, "B *P U"], tau: float) -> Bool[Array, "
 
     A layer whose outputs are all 0 is all dormant.
     """
+    check_number("tau", tau, "[0, inf)", lambda value: 0 <= value < float("inf"))
     activity = jnp.abs(features).mean(_all_but_last(features))
     return activity <= tau * activity.mean()
 
@@ -107,13 +113,15 @@ def stable_rank(features: Float[Array, "B U"]) -> Float[Array, ""]:
 
 
 def approximate_rank(features: Float[Array, "B U"], threshold: float = 0.99, power: int = 1) -> Int[Array, ""]:
-    """Least number of singular values that hold `threshold` of the sum of sigma^power; 0 for a zero matrix.
+    """Least number of singular values that hold `threshold` of the sum of sigma^power; 0 for a zero matrix, -1 for NaN.
 
     [N] (Dohare et al., Nature 2024) calls the count with power 1 the stable rank; Yang et al. 2019 take power 2.
     """
+    check_number("threshold", threshold, "(0, 1]", lambda value: 0 < value <= 1)
     values = _singular_values(features) ** power
     total = values.sum()
-    return jnp.where(total > 0, (jnp.cumsum(values) < threshold * total).sum() + 1, 0)
+    count = jnp.where(total > 0, (jnp.cumsum(values) < threshold * total).sum() + 1, 0)
+    return jnp.where(jnp.isnan(total), -1, count)
 
 
 def gradient_norm(gradients: Params) -> Float[Array, ""]:
@@ -175,15 +183,14 @@ def plasticity(
         `error_reduction` of the loss from before the first to after the last step, in [0, 1].
 
     Raises:
-        ValueError: If there is no step.
+        TypeError, ValueError: If there is no step.
 
     Example:
         >>> loss = lambda w: w**2  # a step of SGD takes w to 0.8 w, the loss to 0.64 of itself
         >>> round(float(plasticity(loss, jnp.array(5.0), optax.sgd(0.1))), 4)
         0.36
     """
-    if steps < 1:
-        raise ValueError(f"steps must be 1 or more, got {steps}")
+    check_whole("steps", steps, 1)
 
     def step(_, carry):
         params, opt_state = carry

@@ -22,8 +22,10 @@ import flax.linen as nn
 import jax
 import jax.extend
 import jax.numpy as jnp
+import numpy as np
 
 from gxd_jax import units as units_room
+from gxd_jax.checks import check_function
 from gxd_jax.keys import KeyLike, as_key
 from gxd_jax.readouts import Linearisation, Readout, resolve_readout
 from gxd_jax.types import Observation, Params
@@ -44,7 +46,7 @@ class Recorder:
 
     Attributes:
         captured: What passed each site.
-        same: For each site the first one that the very same value passed: the one whose zero is added.
+        same: For each site the first one that the very same value passed: the one whose zero is added, once on its way.
     """
 
     def __init__(self, taps: set[str], consumers: set[Path], zeros: dict[Site, Array] | None):
@@ -53,10 +55,13 @@ class Recorder:
         self.zeros = zeros
         self.captured: dict[Site, Array] = {}
         self.same: dict[Site, Site] = {}
+        self._left: dict[Site, Array] = {}  # what went on from each site
         self.trace = current_trace()
 
     def record(self, site: Site, values: Array) -> Array:
         """Notes what passes a site, and adds the zero."""
+        if not isinstance(values, (jax.Array, np.ndarray)):
+            raise TypeError(f"the features at {site!r} must be one array [B, ..., U], got a {type(values).__name__}")
         if site in self.captured:
             raise ValueError(
                 f"site {site!r} was passed twice in one run of the model (a module called twice, or two networks with "
@@ -69,8 +74,13 @@ class Recorder:
                 "mapping it over examples, or tap the values outside"
             )
         self.captured[site] = values
-        self.same[site] = next(first for first, value in self.captured.items() if value is values)
-        return values if self.zeros is None else values + self.zeros[self.same[site]]
+        is_on_its_way = {first: self._left.get(first) is values for first in self.captured}
+        first = next(f for f, value in self.captured.items() if value is values or is_on_its_way[f])
+        self.same[site] = first
+        if self.zeros is not None and not is_on_its_way[first]:
+            values = values + self.zeros[first]
+        self._left[site] = values
+        return values
 
     def intercept(self, call: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext) -> Any:
         """Records the inputs of Flax modules that are sites."""
@@ -154,9 +164,8 @@ def observe(
     References:
         arXiv 2605.06834 (GXD).
     """
-    for name, function in (("apply", apply), ("loss", loss)):
-        if not callable(function):
-            raise TypeError(f"{name} must be a function, got {function!r}")
+    check_function("apply", apply)
+    check_function("loss", loss)
     units_room.check_unit_list(units)
     readout_name, sense = (None, None) if readout is None else resolve_readout(readout)
 
@@ -166,22 +175,26 @@ def observe(
         key = None if key is None else as_key(key)
         same: dict[Site, Site] = {}
 
+        # Lists go in and come out: names of taps and paths of modules cannot be sorted together as keys of a pytree.
         def run(params, zeros):
-            with recording(units, zeros) as recorder:
+            given = None if zeros is None else dict(zip(places, zeros, strict=True))
+            with recording(units, given) as recorder:
                 outputs = apply(params, inputs)
             same.update(recorder.same)
             outputs, aux = _split_aux(outputs) if has_aux else (outputs, None)
-            return outputs, (recorder.captured, aux)
+            return outputs, (list(recorder.captured.values()), aux)
 
-        sites = jax.eval_shape(lambda params: run(params, None)[1][0], params)
+        shapes = jax.eval_shape(lambda params: run(params, None)[1][0], params)
+        sites = dict(zip(same, shapes, strict=True))
+        places = list(dict.fromkeys(same.values()))
         _check_real(sites)
         # zeros_like: under shard_map they vary over the devices as the features do, else their derivatives were summed.
-        zeros = {site: jnp.zeros_like(sites[site]) for site in dict.fromkeys(same.values())}
+        zeros = [jnp.zeros_like(sites[site]) for site in places]
         outputs, pullback, (captured, aux) = jax.vjp(run, params, zeros, has_aux=True)
         loss_value, loss_cotangent = jax.value_and_grad(_scalar(loss))(outputs, targets)
         gradients, loss_gradients = pullback(loss_cotangent)
         read = functools.partial(features_by_layer, units, units_room.leaves_by_path(params), sites, same)
-        features = read(captured)
+        features = read(dict(zip(same, captured, strict=True)))
         batch_size = _batch_size(outputs, features)
         sensitivities = None
 
@@ -191,7 +204,7 @@ def observe(
 
         if sense is not None:
             batch = Linearisation(outputs, targets, loss_gradients, pull, batch_size, key)
-            sensitivities = read(sense(batch))
+            sensitivities = read(dict(zip(places, sense(batch), strict=True)))
         first = (loss_value, aux) if has_aux else loss_value
         return first, gradients, Observation(features, sensitivities, readout_name)
 
@@ -213,8 +226,9 @@ def capture(
         The outputs, and the features [B, ..., U] by layer.
 
     Raises:
-        ValueError: As `observe`.
+        TypeError, ValueError: As `observe`.
     """
+    check_function("apply", apply)
     units_room.validate_units(units, params)
     with recording(units, None) as recorder:
         outputs = apply(params, inputs)
@@ -334,6 +348,8 @@ def _batch_size(outputs: Any, features: dict[str, Array]) -> int:
                 f"{what} have shape {shape}: outputs and features need a leading batch axis of the same length, "
                 f"which is {size} for {shapes[0][0]}; give a single example as x[None]"
             )
+    if size == 0:
+        raise ValueError("the batch is empty: give one example or more")
     return size
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from gxd_jax import drawing, reset, selection, tracking
@@ -145,11 +146,16 @@ def resetting_transformation(
             raise ValueError(
                 f"layer {layer.name!r} has {layer.size} units: at most {selection.LARGEST_LAYER} are allowed"
             )
+    if axis_name is not None and not isinstance(axis_name, (str, tuple)):
+        raise TypeError(f"axis_name must be the name of a mapped axis, a tuple of names, or None, got {axis_name!r}")
     wrap = functools.partial(jax.random.wrap_key_data, impl=implementation(key))
 
     def init(params):
         units_room.validate_units(units, params)
         leaves = units_room.leaves_by_path(params)
+        drawing.check_initializers(
+            initializers, {layer.name: [leaves[axis.path].shape for axis in layer.incoming] for layer in units}
+        )
         layers = {
             layer.name: LayerState(
                 statistics=tracking.init_statistics(layer.size),
@@ -166,6 +172,7 @@ def resetting_transformation(
         del extra_args
         if params is None:
             raise ValueError("resets need the parameters: call update(grads, state, params, observation=...)")
+        check_state(state, [layer.name for layer in units])
         observation = check_observation(observation, units)
         if wiring is not None:
             report_wiring(wiring, units)
@@ -265,6 +272,12 @@ def report_wiring(wiring: dict[str, UnitLayer | WeightLayer], units: Sequence[Un
             )
 
 
+def check_state(state: ResettingState, names: Sequence[str]) -> None:
+    """Raises a ValueError if a state was made for other layers."""
+    if set(state.layers) != set(names):
+        raise ValueError(f"the state holds the layers {sorted(state.layers)}, the method resets {sorted(names)}")
+
+
 def check_observation(observation: Observation | None, units: Sequence[UnitLayer]) -> Observation:
     """Returns the observation if it holds fitting features, and sensitivities if any, of every unit layer.
 
@@ -304,8 +317,11 @@ def check_observation(observation: Observation | None, units: Sequence[UnitLayer
 
 
 def score_units(score: Utility, record: UnitRecord, layer: UnitLayer) -> Float[Array, " U"]:
-    """Runs a utility and checks what it returns; raises a ValueError if that is not one number a unit."""
-    utilities = jnp.asarray(score(record), jnp.float32)
+    """Runs a utility and checks what it returns; raises an error if that is not one number a unit."""
+    utilities = score(record)
+    if not isinstance(utilities, (jax.Array, np.ndarray)):
+        raise TypeError(f"the utility returned {utilities!r} for layer {layer.name!r}: it must return an array [U]")
+    utilities = jnp.asarray(utilities, jnp.float32)
     if utilities.shape != (layer.size,):
         raise ValueError(
             f"the utility returned shape {utilities.shape} for layer {layer.name!r}: it must return one number a unit, "

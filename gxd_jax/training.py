@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gxd_jax.keys import KeyLike, implementation, key_data
+from gxd_jax.checks import check_whole
+from gxd_jax.keys import KeyLike, as_key, implementation, key_data
 from gxd_jax.types import Params
 
 if TYPE_CHECKING:
@@ -54,12 +55,19 @@ def make_train_step(observe: Callable, tx: optax.GradientTransformation, *, key:
         key: Any key of the implementation that `init` was given; only that is read from it.
 
     Returns:
-        A function (state, inputs, targets) -> (state, first result of `observe`: the loss, or (loss, aux)).
+        A function (state, inputs, targets) -> (state, first result of `observe`: the loss, or (loss, aux)). It raises a
+        ValueError if the state's key is of another implementation.
     """
     tx = optax.with_extra_args_support(tx)
     key_implementation = implementation(key)
+    key_shape = jax.random.key_data(as_key(key)).shape
 
     def step(state: TrainState, inputs: Any, targets: Any) -> tuple[TrainState, Any]:
+        if state.key.shape != key_shape:
+            raise ValueError(
+                f"the state's key has shape {state.key.shape}, not {key_shape}: give make_train_step a key of the "
+                "implementation that init was given"
+            )
         readout_key = jax.random.fold_in(jax.random.wrap_key_data(state.key, impl=key_implementation), state.count)
         loss, gradients, observation = observe(state.params, inputs, targets, key=readout_key)
         updates, opt_state = tx.update(gradients, state.opt_state, state.params, observation=observation)
@@ -83,11 +91,12 @@ def train_task(
         state: State before the first step.
         sample: Pure function from the stream's state to its next state and a batch (inputs, targets).
         stream_state: State of the stream.
-        num_steps: Number of steps, static.
+        num_steps: Number of steps, 0 or more, static.
 
     Returns:
         The states of training and stream after the last step, and the losses (or whatever the step returns), stacked.
     """
+    check_whole("num_steps", num_steps, 0)
 
     def body(carry, _):
         state, stream_state = carry

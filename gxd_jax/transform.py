@@ -20,6 +20,10 @@ ContinualBackpropState = ResettingState
 """State of `continual_backprop`, which keeps what every resetting method keeps."""
 
 
+_LEAST_RATE = 1e-16
+"""Of a replacement rate 16 decimals count."""
+
+
 def continual_backprop(
     units: Sequence[UnitLayer],
     *,
@@ -62,7 +66,8 @@ def continual_backprop(
 
     Returns:
         An `optax.GradientTransformationExtraArgs`. With `optax.inject_hyperparams` pass functions (`utility`,
-        `kernel_init`) as static_args.
+        `kernel_init`) as static_args; values that a schedule gives later cannot be checked: a rate below 0 or above 1
+        counts as 0 or 1.
 
     Raises:
         TypeError, ValueError: If a hyper-parameter or the wiring is impossible; `init` raises a ValueError where the
@@ -77,6 +82,8 @@ def continual_backprop(
     """
     score = resolve_utility(utility)
     check_number("replacement_rate", replacement_rate, "[0, 1]", lambda value: 0 <= value <= 1)
+    if not isinstance(replacement_rate, Tracer) and 0 < replacement_rate < _LEAST_RATE:
+        raise ValueError(f"replacement_rate must be 0, or {_LEAST_RATE} or more, got {replacement_rate}")
     check_number("maturity_threshold", maturity_threshold, "[0, inf)", lambda value: 0 <= value < float("inf"))
     check_flag("accumulate", accumulate)
     if not isinstance(maturity_threshold, Tracer):

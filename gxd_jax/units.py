@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gxd_jax.checks import check_number
 from gxd_jax.types import Params
 
 if TYPE_CHECKING:
@@ -127,12 +128,14 @@ def flatten_index(positions: int, units: int, order: str = "NHWC") -> np.ndarray
     Raises:
         ValueError: If `order` is neither of the two.
     """
+    _check_order(order)
     entries = np.arange(positions * units)
-    if order == "NHWC":
-        return entries.reshape(positions, units).T
-    if order == "NCHW":
-        return entries.reshape(units, positions)
-    raise ValueError(f"unknown order {order!r}: allowed are 'NHWC' and 'NCHW'")
+    return entries.reshape(positions, units).T if order == "NHWC" else entries.reshape(units, positions)
+
+
+def _check_order(order: str) -> None:
+    if order not in ("NHWC", "NCHW"):
+        raise ValueError(f"unknown order {order!r}: allowed are 'NHWC' and 'NCHW'")
 
 
 def sequential_units(params: Params, layers: Sequence[str | int | Path], *, order: str = "NHWC") -> list[UnitLayer]:
@@ -154,7 +157,7 @@ def sequential_units(params: Params, layers: Sequence[str | int | Path], *, orde
         One `UnitLayer` for each layer but the last.
 
     Raises:
-        TypeError: If `layers` is a single string.
+        TypeError: If `layers` is no list of names or paths.
         ValueError: If a layer is missing, listed twice, has no or several kernels, or does not fit the next one.
 
     Example:
@@ -165,8 +168,11 @@ def sequential_units(params: Params, layers: Sequence[str | int | Path], *, orde
         >>> [layer.name for layer in sequential_units(params, ["hidden", "output"])]
         ['hidden']
     """
-    if isinstance(layers, str):
-        raise TypeError(f"layers must be a list of layer names in order, got the single string {layers!r}")
+    if isinstance(layers, str) or not isinstance(layers, Sequence):
+        raise TypeError(f"layers must be a list of layer names in order, got {layers!r}")
+    if any(not isinstance(layer, (str, int, tuple)) for layer in layers):
+        raise TypeError(f"layers must be names or paths (tuples) of layers, got {list(layers)!r}")
+    _check_order(order)
     if len(layers) < 2:
         raise ValueError(f"layers must name at least a hidden layer and the output layer, got {list(layers)!r}")
     leaves = leaves_by_path(params)
@@ -293,6 +299,13 @@ def check_unit_list(units: Sequence[UnitLayer]) -> None:
 
 def _check_form(layer: UnitLayer) -> None:
     """Checks that the fields of a layer written by hand have the right form."""
+    if not isinstance(layer.name, str) or not layer.name:
+        raise TypeError(f"the name of a UnitLayer must be a string that is not empty, got {layer.name!r}")
+    if isinstance(layer.size, bool) or not isinstance(layer.size, (int, np.integer)) or layer.size < 1:
+        raise TypeError(f"layer {layer.name!r}: size must be a whole number of 1 or more, got {layer.size!r}")
+    for field in ("incoming", "own", "outgoing", "outgoing_bias"):
+        if not isinstance(getattr(layer, field), (tuple, list)):
+            raise TypeError(f"layer {layer.name!r}: {field} must be a tuple, got {getattr(layer, field)!r}")
     own = [pair[0] if isinstance(pair, tuple) and len(pair) == 2 else pair for pair in layer.own]
     for role, axes in (("incoming", layer.incoming), ("own", own), ("outgoing", layer.outgoing)):
         wanted = "(ParamAxis, reset value) pairs" if role == "own" else "ParamAxis"
@@ -307,6 +320,9 @@ def _check_form(layer: UnitLayer) -> None:
                     f"layer {layer.name!r}: {role} must be a tuple of {wanted}, each with a tuple as path and an int "
                     f"as axis; got {getattr(layer, role)!r}"
                 )
+    for axis, value in layer.own:
+        allowed = "(-inf, inf)"
+        check_number(f"layer {layer.name!r}: the reset value of {axis.path}", value, allowed, np.isfinite)
 
 
 def _check_axis(where: str, size: int, param_axis: ParamAxis, leaves: dict[Path, Any]) -> tuple[int, np.ndarray]:

@@ -165,7 +165,7 @@ def combine(
         raise ValueError(f"unknown benefit {benefit!r}: allowed are {sorted(BENEFITS)} or a function")
     score_benefit = resolve_utility(BENEFITS[benefit] if isinstance(benefit, str) else benefit)
     check_number("weight", weight, "[0, inf)", lambda value: 0 <= value < float("inf"))
-    if scale not in _SCALES:
+    if not isinstance(scale, str) or scale not in _SCALES:
         raise ValueError(f"unknown scale {scale!r}: allowed are {sorted(_SCALES)}")
     scaled = _SCALES[scale]
 

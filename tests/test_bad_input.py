@@ -1,5 +1,7 @@
 """Bad input: each mistake has an error that names it."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -361,3 +363,121 @@ def test_two_resetting_members_with_the_same_layer():
     tx = gxd.chain(contribution(), contribution())
     with pytest.raises(ValueError, match="same name"):
         gxd.reset_info(tx.init(PARAMS))
+
+
+# --- What a new user tried ------------------------------------------------------------------------------------------
+
+INPUTS, LABELS = jnp.ones((3, 3)), jnp.zeros((3, 2))
+APPLY = mlp(jnp.tanh)
+SELECTIVE = gxd.methods.selective_weight_reinitialization
+COST = functools.partial(gxd.metrics.reset_cost, APPLY, PARAMS, UNITS, INPUTS)
+FULL = gxd.Observation({"l1": FEATURES})
+OTHER_STATE = contribution([hidden(name="l9")]).init(PARAMS)
+RBG = gxd.training.init(PARAMS, optax.sgd(1), jax.random.key(0, impl="rbg"))
+FRESH = jax.tree.map(lambda leaf: leaf[..., :1], PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: gxd.observe(nn.Dense(2), squared_loss, UNITS), TypeError, r"apply .* Flax module: pass its \.apply"),
+        (lambda: gxd.find_units(nn.Dense(2), PARAMS, INPUTS), TypeError, r"pass its \.apply"),
+        (
+            lambda: gxd.observe(APPLY, squared_loss, UNITS)(PARAMS, INPUTS[:0], LABELS[:0], key=0),
+            ValueError,
+            "the batch is empty",
+        ),
+        (lambda: gxd.verify_units(APPLY, PARAMS, UNITS, INPUTS[:0]), ValueError, "the outputs are empty"),
+        (lambda: COST(sets={"l1": [[9]]}), ValueError, r"'l1' name the units \[9\]: allowed are 0 to 3"),
+        (lambda: COST(sets={"l1": [[-1]]}), ValueError, r"units \[-1\]"),
+        (lambda: COST(sets={"l1": [[0, 0]]}), ValueError, r"a unit twice: \[0, 0\]"),
+        (lambda: COST(sets={"l1": [[0.7]]}), TypeError, "whole numbers of units, got float64"),
+        (lambda: COST(chunk=0), ValueError, "chunk must be 1 or more, got 0"),
+        (lambda: COST(compensate="no"), TypeError, "compensate must be True or False"),
+        (lambda: COST(references={}), ValueError, r"references of layer 'l1' must have shape \(4,\), got none"),
+        (lambda: COST(distance=3), TypeError, r"distance must be one of \['kl', 'norm2'\] or a function, got 3"),
+        (
+            lambda: contribution(kernel_init=nn.initializers.lecun_normal).init(PARAMS),
+            TypeError,
+            r"kernel_init of layer 'l1' must return an array, got <function .*lecun_normal\(\)",
+        ),
+        (
+            lambda: contribution(kernel_init=lambda *given: jnp.ones(3)).init(PARAMS),
+            ValueError,
+            r"must return shape \(3, 4\), it returned \(3,\)",
+        ),
+        (lambda: SELECTIVE(kernel_init=lambda *given: None).init(PARAMS), TypeError, "'l1/kernel' .*, got None"),
+        (lambda: SELECTIVE(kernels="l1"), TypeError, "kernels must be a list of paths .*, got 'l1'"),
+        (lambda: SELECTIVE(kernels=UNITS), TypeError, "kernels must be a list of paths"),
+        (lambda: SELECTIVE(kernels=[("l1", "kernel")] * 2), ValueError, "the paths of kernels must differ"),
+        (lambda: contribution(axis_name=3), TypeError, "axis_name must be the name of a mapped axis"),
+        (
+            lambda: contribution(key=2**63),
+            ValueError,
+            r"key must lie in \[-2\*\*63, 2\*\*63\), got 9223372036854775808",
+        ),
+        (lambda: contribution(replacement_rate=1e-20), ValueError, "must be 0, or 1e-16 or more, got 1e-20"),
+        (lambda: update(contribution(utility=lambda r: None), FULL), TypeError, "the utility returned None .*'l1'"),
+        (
+            lambda: contribution().update(PARAMS, OTHER_STATE, PARAMS, observation=FULL),
+            ValueError,
+            r"the state holds the layers \['l9'\], the method resets \['l1'\]",
+        ),
+        (
+            lambda: gxd.methods.weight_clipping(1.0, bounds=jax.tree.map(lambda _: -0.1, PARAMS)).init(PARAMS),
+            ValueError,
+            r"a bound of weight_clipping must lie in \(0, inf\], got -0.1",
+        ),
+        (lambda: gxd.methods.weight_clipping(1.0, bounds=1.0).init(PARAMS), ValueError, "bounds must be a tree like"),
+        (
+            lambda: gxd.methods.full_reset(PARAMS, (), None, optax.sgd(1)),
+            ValueError,
+            "fresh must be a tree like params",
+        ),
+        (
+            lambda: gxd.methods.full_reset(PARAMS, (), FRESH, optax.sgd(1)),
+            ValueError,
+            r"has shape \(4,\) in params and",
+        ),
+        (
+            lambda: gxd.methods.full_reset(PARAMS, (), PARAMS, optax.sgd(1), paths="l1"),
+            TypeError,
+            "paths must be a list of tuples",
+        ),
+        (lambda: gxd.methods.shrink_and_perturb("x", 0.0), TypeError, "shrink must be a number in"),
+        (
+            lambda: gxd.sequential_units(PARAMS, None),
+            TypeError,
+            "layers must be a list of layer names in order, got None",
+        ),
+        (lambda: gxd.sequential_units(PARAMS, [None, "l1"]), TypeError, "layers must be names or paths"),
+        (lambda: gxd.sequential_units(PARAMS, ["l1", "l2"], order="NC"), ValueError, "unknown order 'NC'"),
+        (lambda: contribution([hidden(name=3)]), TypeError, "name of a UnitLayer must be a string .*, got 3"),
+        (lambda: contribution([hidden(size="4")]), TypeError, "size must be a whole number of 1 or more, got '4'"),
+        (lambda: contribution([hidden(incoming=None)]), TypeError, "incoming must be a tuple, got None"),
+        (
+            lambda: contribution([hidden(own=((gxd.ParamAxis(("l1", "bias"), 0), float("nan")),))]),
+            ValueError,
+            r"the reset value of \('l1', 'bias'\) must lie in \(-inf, inf\), got nan",
+        ),
+        (lambda: gxd.check_up(APPLY, PARAMS, UNITS, INPUTS, bounds=("a", "b")), TypeError, "a bound of layer 'l1'"),
+        (lambda: gxd.utilities.combine(scale=["mean"]), ValueError, r"unknown scale \['mean'\]"),
+        (lambda: gxd.metrics.approximate_rank(INPUTS, 2.0), ValueError, r"threshold must lie in \(0, 1\], got 2.0"),
+        (lambda: gxd.metrics.saturated_units(INPUTS, lower=1, upper=-1), ValueError, "lower must be below upper"),
+        (lambda: gxd.metrics.dormant_units(INPUTS, -1.0), ValueError, "tau must lie in"),
+        (lambda: gxd.metrics.low_activity_units(INPUTS, fraction=5.0), ValueError, "fraction must lie in"),
+        (
+            lambda: gxd.training.train_task(None, None, None, None, -1),
+            ValueError,
+            "num_steps must be 0 or more, got -1",
+        ),
+        (
+            lambda: gxd.training.make_train_step(None, optax.sgd(1))(RBG, INPUTS, LABELS),
+            ValueError,
+            r"key has shape \(4,\), not \(2,\): give make_train_step a key",
+        ),
+    ],
+)
+def test_odd_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

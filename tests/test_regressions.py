@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +30,12 @@ for tx in (
         updates, state = step(params, state, params, observation=gxd.Observation({"l1": jnp.ones((2, 6), jnp.float32)}))
     assert {leaf.dtype.name for leaf in jax.tree.leaves(updates)} == {"float32"}
     assert gxd.reset_info(state).totals["l1"] == 9
+for tx in (gxd.methods.spectral_regularization(1e-3), gxd.methods.utility_gated_noise(1e-3)):
+    for dtype in (jnp.float32, jnp.float64):  # what a loop carries keeps its types
+        given = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+        state = tx.init(given)
+        _, after = jax.jit(tx.update)(given, state, given)
+        assert [leaf.dtype for leaf in jax.tree.leaves(after)] == [leaf.dtype for leaf in jax.tree.leaves(state)]
 """
 
 
@@ -220,3 +227,36 @@ def test_layers_of_a_list_are_named_by_their_places():
     params = [{"w": jnp.ones((3, 4))}, {"w": jnp.ones((4, 2))}]
     (layer,) = gxd.sequential_units(params, [0, 1])
     assert (layer.name, layer.outgoing[0].path) == ("0", (1, "w"))
+
+
+class Half(nn.Module):
+    """One hidden layer is tapped, the other is seen by its Flax consumer."""
+
+    @nn.compact
+    def __call__(self, x):
+        x = gxd.tap("Dense_0", nn.tanh(nn.Dense(5)(x)))
+        x = nn.tanh(nn.Dense(4)(x))
+        return nn.Dense(2)(x)
+
+
+def test_taps_and_flax_modules_in_one_model():
+    x, y = jax.random.normal(jax.random.key(0), (6, 3)), jnp.zeros((6, 2))
+    params = Half().init(jax.random.key(1), x)
+    dense = gxd.sequential_units(params, ["Dense_0", "Dense_1", "Dense_2"])
+
+    def tapped(params, x):
+        layers = params["params"]
+        for name in ("Dense_0", "Dense_1"):
+            x = gxd.tap(name, jnp.tanh(x @ layers[name]["kernel"] + layers[name]["bias"]))
+        return x @ layers["Dense_2"]["kernel"] + layers["Dense_2"]["bias"]
+
+    _, _, expected = gxd.observe(tapped, squared_loss, dense, readout="logits_exact")(params, x, y)
+    for units in (dense, gxd.find_units(Half().apply, params, x)):
+        _, _, found = gxd.observe(Half().apply, squared_loss, units, readout="logits_exact")(params, x, y)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+        report = gxd.verify_units(Half().apply, params, units, x)
+        assert report.ok and not report.notes, report
+
+
+def test_rank_of_what_is_not_a_number():
+    assert gxd.metrics.approximate_rank(jnp.full((3, 2), jnp.nan)) == -1

@@ -40,7 +40,10 @@ class Model:
 
     def outputs(self, leaves: Leaves) -> np.ndarray:
         """Returns all outputs as one vector."""
-        return _flat(self._select(self._run(units_room.replace_leaves(self._params, leaves), *self._inputs)))
+        flat = _flat(self._select(self._run(units_room.replace_leaves(self._params, leaves), *self._inputs)))
+        if not flat.size:
+            raise ValueError("the outputs are empty: give inputs with several examples")
+        return flat
 
     def watch(self, units: Sequence[UnitLayer], leaves: Leaves) -> None:
         """Captures the features of these layers from now on.
@@ -48,13 +51,19 @@ class Model:
         Raises:
             ValueError: If some cannot be captured.
         """
+        places: list[observation.Site] = []
 
+        # Lists go in and come out: names of taps and paths of modules cannot be sorted together as keys of a pytree.
         def run(leaves, factors):
-            with observation.recording(units, factors, _Scaler) as recorder:
+            given = dict(zip(self.sites, factors, strict=True))
+            with observation.recording(units, given, _Scaler) as recorder:
                 outputs = self._apply(units_room.replace_leaves(self._params, leaves), *self._inputs)
-            return self._select(outputs), recorder.captured
+            places[:] = recorder.captured
+            return self._select(outputs), list(recorder.captured.values())
 
-        self.sites = jax.eval_shape(run, leaves, {})[1]
+        self.sites = {}
+        shapes = jax.eval_shape(run, leaves, [])[1]
+        self.sites = dict(zip(places, shapes, strict=True))
         zeros: dict[Any, Any] = {site: np.zeros(values.shape) for site, values in self.sites.items()}
         observation.features_by_layer(units, leaves, self.sites, {}, zeros)
         self._run_watched = jax.jit(run)
@@ -64,8 +73,8 @@ class Model:
         ones = {site: np.ones(values.shape[-1], np.float32) for site, values in self.sites.items()}
         if self._run_watched is None:
             raise ValueError("watch some layers first")
-        outputs, captured = self._run_watched(leaves, {**ones, **factors})
-        return _flat(outputs), jax.tree.map(np.asarray, captured)
+        outputs, captured = self._run_watched(leaves, list({**ones, **factors}.values()))
+        return _flat(outputs), dict(zip(self.sites, map(np.asarray, captured), strict=True))
 
     def features(self, leaves: Leaves, layer: UnitLayer) -> np.ndarray:
         """Returns the features of a layer [B, ..., U]."""

@@ -12,6 +12,7 @@ from flax.linen.module import InterceptorContext
 from jax.core import Tracer
 
 from gxd_jax import observation
+from gxd_jax.checks import check_function
 from gxd_jax.types import Params
 from gxd_jax.units import Path, leaves_by_path
 
@@ -74,9 +75,9 @@ def trace_program(
     Raises:
         TypeError: If `apply` or `outputs` is no function, or a parameter is not an array with values.
     """
-    for name, function in (("apply", apply), ("outputs", outputs)):
-        if not callable(function) and not (name == "outputs" and outputs is None):
-            raise TypeError(f"{name} must be a function, got {function!r}")
+    check_function("apply", apply)
+    if outputs is not None:
+        check_function("outputs", outputs)
     parameters = leaves_by_path(params)
     for path, leaf in parameters.items():
         if isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) or not hasattr(leaf, "shape"):

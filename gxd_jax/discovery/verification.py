@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from gxd_jax import discover
+from gxd_jax.checks import check_function
 from gxd_jax.discovery.intervention import TOLERANCE, Draw, Model, differ
+from gxd_jax.keys import KeyLike, as_key
 from gxd_jax.types import Params
 from gxd_jax.units import ParamAxis, Path, UnitLayer, leaves_by_path, validate_units
 
@@ -51,7 +54,7 @@ def verify_units(
     units: Sequence[UnitLayer],
     *example_inputs: Any,
     outputs: Callable[[Any], Any] | None = None,
-    key: int = 0,
+    key: KeyLike = 0,
 ) -> Verification:
     """Checks a wiring by what the model does, whoever made it.
 
@@ -71,18 +74,19 @@ def verify_units(
         units: The wiring.
         *example_inputs: Inputs with several, different examples.
         outputs: Picks the real outputs, as in `find_units`.
-        key: Seed of the interventions.
+        key: An int or a JAX key: the seed of the interventions.
 
     Returns:
         A `Verification`: `.ok`, `.problems`, `.coupled`, `.notes`; `str` is readable.
 
     Raises:
-        TypeError, ValueError: If the wiring does not fit the parameters at all.
+        TypeError, ValueError: If the wiring does not fit the parameters at all, or there are no examples.
     """
+    check_function("apply", apply)
     validate_units(units, params)
     shapes = {path: np.shape(leaf) for path, leaf in leaves_by_path(params).items()}
     units = [_with_plain_axes(layer, shapes) for layer in units]
-    rng = np.random.default_rng(key)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
     model = Model(apply, params, example_inputs, outputs)
     draws = [Draw(params, rng) for _ in range(_DRAWS)]
     reference, read_coupled, notes = _read(apply, params, example_inputs, outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -38,7 +39,8 @@ def full_reset(
         The parameters and the optimizer's state.
 
     Raises:
-        ValueError: If no parameter lies at one of the paths.
+        TypeError: If `paths` is no list of tuples.
+        ValueError: If no parameter lies at one of the paths, or the fresh parameters are not shaped as the old ones.
 
     Example:
         >>> params, fresh = {"body": jnp.ones(2), "head": jnp.ones(2)}, {"body": jnp.zeros(2), "head": jnp.zeros(2)}
@@ -50,9 +52,18 @@ def full_reset(
     References:
         [P] Nikishin et al., "The primacy bias in deep reinforcement learning", ICML 2022, arXiv 2205.07802.
     """
+    if jax.tree.structure(params) != jax.tree.structure(fresh):
+        raise ValueError(
+            f"fresh must be a tree like params, {jax.tree.structure(params)}, got {jax.tree.structure(fresh)}"
+        )
+    leaves = units_room.leaves_by_path(fresh)
+    for path, leaf in units_room.leaves_by_path(params).items():
+        if jnp.shape(leaf) != jnp.shape(leaves[path]):
+            raise ValueError(f"{path} has shape {jnp.shape(leaf)} in params and {jnp.shape(leaves[path])} in fresh")
     if paths is None:
         return fresh, tx.init(fresh)
-    leaves = units_room.leaves_by_path(fresh)
+    if isinstance(paths, str) or any(isinstance(path, str) for path in paths):
+        raise TypeError(f'paths must be a list of tuples such as [("head",)], got {paths!r}')
     chosen: dict[Path, Any] = {}
     for prefix in map(tuple, paths):
         found = {path: leaf for path, leaf in leaves.items() if path[: len(prefix)] == prefix}

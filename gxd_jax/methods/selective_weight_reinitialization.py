@@ -21,6 +21,7 @@ from gxd_jax.resetting import (
     LayerState,
     ResettingState,
     ResettingTransformation,
+    check_state,
     initial_state,
     report_wiring,
 )
@@ -87,12 +88,15 @@ def selective_weight_reinitialization(
     check_number("rate", rate, "[0, 1]", lambda value: 0 <= value <= 1)
     check_number("decay", decay, "[0, 1)", lambda value: 0 <= value < 1)
     check_period(period)
+    if kernels is not None:
+        _check_kernels(kernels)
     wrap = functools.partial(jax.random.wrap_key_data, impl=implementation(key))
 
     def init(params):
         leaves = units_room.leaves_by_path(params)
         layers = _weight_layers(kernels, leaves)
-        drawing.resolve_initializers(kernel_init, layers)
+        initializers = drawing.resolve_initializers(kernel_init, layers)
+        drawing.check_initializers(initializers, {layer.name: [leaves[layer.path].shape] for layer in layers})
         states = {}
         for layer in layers:
             kernel = jnp.asarray(leaves[layer.path], jnp.float32)
@@ -118,6 +122,7 @@ def selective_weight_reinitialization(
         layers = _weight_layers(kernels, leaves)
         if wiring is not None:
             report_wiring(wiring, layers)
+        check_state(state, [layer.name for layer in layers])
         due = (state.count + 1) % period == 0
 
         statistics, candidates, finite = {}, {}, []
@@ -192,6 +197,13 @@ def selective_weight_reinitialization(
         return run_if((owed > 0).any(), work, skip, state.key, state.count, stds, candidates)
 
     return ResettingTransformation(init, update)
+
+
+def _check_kernels(kernels: Sequence[Path]) -> None:
+    if isinstance(kernels, str) or not all(type(path) in (tuple, list) for path in kernels):
+        raise TypeError(f'kernels must be a list of paths such as [("hidden", "kernel")], got {kernels!r}')
+    if len(set(map(tuple, kernels))) < len(kernels):
+        raise ValueError(f"the paths of kernels must differ, got {list(kernels)}")
 
 
 def _weight_layers(kernels: Sequence[Path] | None, leaves: dict[Path, Any]) -> list[WeightLayer]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.core import Tracer
 
+from gxd_jax.checks import check_number
 from gxd_jax.drawing import normal_like
 from gxd_jax.keys import KeyLike, implementation, key_data
 
@@ -37,15 +37,13 @@ def shrink_and_perturb(shrink: float, noise_std: float, *, key: KeyLike = 0) -> 
         An `optax.GradientTransformationExtraArgs`; `update` needs the parameters.
 
     Raises:
-        ValueError: If a number is out of range, or `update` gets no parameters.
+        TypeError, ValueError: If a number is out of range, or `update` gets no parameters.
 
     References:
         Ash and Adams, "On warm-starting neural network training", NeurIPS 2020; Dohare et al., Nature 632 (2024).
     """
-    if not isinstance(shrink, Tracer) and not 0 <= shrink <= 1:
-        raise ValueError(f"shrink must lie in [0, 1], got {shrink}")
-    if not isinstance(noise_std, Tracer) and not 0 <= noise_std < float("inf"):
-        raise ValueError(f"noise_std must be 0 or more, got {noise_std}")
+    check_number("shrink", shrink, "[0, 1]", lambda value: 0 <= value <= 1)
+    check_number("noise_std", noise_std, "[0, inf)", lambda value: 0 <= value < float("inf"))
     key_implementation = implementation(key)
 
     def init(params):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from gxd_jax import units as units_room
-from gxd_jax.checks import check_number
+from gxd_jax.checks import check_number, check_whole
 from gxd_jax.keys import KeyLike, as_key
 from gxd_jax.units import Path
 
@@ -59,15 +59,14 @@ def spectral_regularization(
         and Miyato, "Spectral norm regularization", arXiv 1705.10941, for the power iteration.
     """
     check_number("strength", strength, "[0, inf)", lambda value: 0 <= value < float("inf"))
-    for name, value in (("power", power), ("iterations", iterations)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of 1 or more, got {value!r}")
+    check_whole("power", power, 1)
+    check_whole("iterations", iterations, 1)
 
     def init(params):
         kernels = _kernels(params)
         keys = jax.random.split(as_key(key), max(len(kernels), 1))
         vectors = {
-            _name(path): _unit(jax.random.normal(vector_key, kernel.shape[-1:]))
+            _name(path): _unit(jax.random.normal(vector_key, kernel.shape[-1:], jnp.float32))
             for (path, kernel), vector_key in zip(kernels.items(), keys, strict=False)
         }
         return SpectralRegularizationState(vectors=vectors, cost=jnp.zeros((), jnp.float32))
@@ -86,7 +85,7 @@ def spectral_regularization(
             term = (slope * u[:, None] * v).reshape(kernel.shape)
             new[path] = gradients[path] + term.astype(gradients[path].dtype)
             vectors[_name(path)] = v
-            cost += strength * excess**2
+            cost += jnp.asarray(strength * excess**2, jnp.float32)
         return units_room.replace_leaves(updates, new), SpectralRegularizationState(vectors=vectors, cost=cost)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -78,7 +78,11 @@ def utility_gated_noise(
             raise ValueError("utility_gated_noise needs the parameters: call update(grads, state, params)")
         step_key = jax.random.fold_in(jax.random.wrap_key_data(state.key, impl=key_implementation), state.count)
         noise = normal_like(updates, step_key)
-        utility = jax.tree.map(lambda u, g, w: decay * u - (1 - decay) * g * w, state.utility, updates, params)
+
+        def follow(utility, gradient, weight):
+            return (decay * utility - (1 - decay) * gradient * weight).astype(utility.dtype)
+
+        utility = jax.tree.map(follow, state.utility, updates, params)
         # No correction for the averages' start at 0: the largest of them has the same.
         largest = jnp.stack([leaf.max() for leaf in jax.tree.leaves(utility)]).max()
 

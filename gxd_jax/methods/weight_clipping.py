@@ -37,7 +37,8 @@ def weight_clipping(kappa: float, *, bounds: Params | None = None) -> optax.Grad
         An `optax.GradientTransformationExtraArgs`; `update` needs the parameters.
 
     Raises:
-        TypeError, ValueError: If kappa is out of range, or `update` gets no parameters.
+        TypeError, ValueError: If kappa is out of range, `init` if the bounds are no tree of positive numbers like the
+            parameters, `update` if it gets no parameters.
 
     Differs from: the public code of [E], which takes s = 1 / sqrt(fan_in), the bound of PyTorch's default
         distribution, whatever the network was initialised from, and for a bias that of the kernel before it.
@@ -49,6 +50,8 @@ def weight_clipping(kappa: float, *, bounds: Params | None = None) -> optax.Grad
     check_number("kappa", kappa, "(0, inf)", lambda value: 0 < value < float("inf"))
 
     def init(params):
+        if bounds is not None:
+            _check_bounds(bounds, params)
         given = jax.tree.map(_initial_bound, params) if bounds is None else bounds
         return WeightClippingState(bounds=jax.tree.map(lambda param, s: jnp.asarray(s, jnp.float32), params, given))
 
@@ -67,6 +70,15 @@ def weight_clipping(kappa: float, *, bounds: Params | None = None) -> optax.Grad
         return jax.tree.map(clip, updates, params, state.bounds), state
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _check_bounds(bounds: Params, params: Params) -> None:
+    if jax.tree.structure(bounds) != jax.tree.structure(params):
+        raise ValueError(
+            f"bounds must be a tree like the parameters, {jax.tree.structure(params)}, got {jax.tree.structure(bounds)}"
+        )
+    for bound in jax.tree.leaves(bounds):
+        check_number("a bound of weight_clipping", bound, "(0, inf]", lambda value: value > 0)
 
 
 def _initial_bound(param: Array) -> Float[Array, ""]:
