@@ -44,11 +44,19 @@ class Settings(ImageOptions):
     """Training images of a class, at most as many as every class has."""
     test_images: int | None = None
     """Test images of a class, at most as many as every class has."""
+    maturity_threshold: int | None = None
+    """Updates before continual backprop may replace a unit."""
     reset_head_moments: bool = True
     """Whether the optimizer's moments of the output layer start anew with it."""
 
 
-_ONE_SETTING = {"l2": (1e-3,), "perturb_l2": (1e-5,), "noise_std": (1e-4,), "replacement_rate": (1e-3,)}
+_ONE_SETTING = {
+    "l2": (1e-3,),
+    "perturb_l2": (1e-5,),
+    "noise_std": (1e-4,),
+    "replacement_rate": (1e-3,),
+    "maturity_threshold": 100,
+}
 _NETWORK = {"activation": ("relu",), "optimizer": ("momentum",)}
 SCALES: dict[str, dict[str, Any]] = {
     "smoke": {
@@ -63,6 +71,9 @@ SCALES: dict[str, dict[str, Any]] = {
         "train_images": 10,
         "test_images": 10,
         **_ONE_SETTING,
+        # Of its 16 steps some shall replace units.
+        "replacement_rate": (1e-2,),
+        "maturity_threshold": 4,
     },
     "default": {
         **_NETWORK,
@@ -92,6 +103,7 @@ SCALES: dict[str, dict[str, Any]] = {
         "perturb_l2": (1e-5,),
         "noise_std": (1e-5,),
         "replacement_rate": (3e-4,),
+        "maturity_threshold": 100,
     },
 }
 
@@ -119,8 +131,6 @@ def make_experiment(settings: Settings) -> Experiment:
         raise ValueError(f"batch must divide the {of_task} training images of a task, got {settings.batch}")
     if settings.probe > of_task:
         raise ValueError(f"probe must be at most the {of_task} training images of a task, got {settings.probe}")
-    if settings.epochs < 1:
-        raise ValueError(f"epochs must be 1 or more, got {settings.epochs}")
     run_of = functools.partial(make_run, settings, shape=classes.train.shape[2:])
     return classification.make_experiment(NAME, settings, images, classes, run_of)
 
