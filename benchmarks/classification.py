@@ -76,11 +76,8 @@ def check_tasks(settings: ImageOptions) -> None:
     """Checks what the settings say about tasks.
 
     Raises:
-        ValueError: If a number is impossible.
+        ValueError: If they do not fit together.
     """
-    for name in ("batch", "tasks", "tasks_per_chunk", "probe"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"{name} must be 1 or more, got {getattr(settings, name)}")
     if settings.tasks % settings.tasks_per_chunk:
         raise ValueError(
             f"tasks must be a multiple of tasks_per_chunk, got {settings.tasks} and {settings.tasks_per_chunk}"

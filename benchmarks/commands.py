@@ -23,7 +23,7 @@ from benchmarks import (
     tables,
 )
 from benchmarks.experiment import Experiment, Options
-from benchmarks.folder import RefusedError, write_file
+from benchmarks.folder import RefusedError, refusing_values, write_file
 from benchmarks.rl import offset_cartpole, slippery_ant
 
 _FILE_WIDTH = 120
@@ -59,10 +59,8 @@ COMMANDS: dict[str, Command] = {
 def run_problem(settings: Options, make_experiment: Callable[[Any], Experiment]) -> None:
     """Runs a problem's experiment and shows its results: files in the folder, the table on the terminal."""
     processes.start(settings)
-    try:
+    with refusing_values():
         experiment = make_experiment(settings)
-    except ValueError as error:
-        raise RefusedError(str(error)) from error
     out = settings.out or Path("results") / experiment.problem
     console = Console(width=None if Console().is_terminal else _FILE_WIDTH, quiet=not processes.is_first())
     with report.progress(experiment, console) as on_chunk:

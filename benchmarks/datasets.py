@@ -72,8 +72,11 @@ def load(tfds_name: str | None, data_dir: Path | None, console: Console) -> Imag
         console: Where the progress is shown.
 
     Raises:
-        RefusedError: If the set is unknown, cannot be had here, or is not one of images of one size with a class each.
+        RefusedError: If the set is unknown, cannot be had here, or is not one of images of one size with a class each;
+            if there is a folder and no name.
     """
+    if tfds_name is None and data_dir is not None:
+        raise RefusedError(f"data_dir is of --tfds: name a set with it, got --data-dir {data_dir} only")
     try:
         return _digits() if tfds_name is None else _from_tfds(tfds_name, data_dir, console)
     except ImportError as error:

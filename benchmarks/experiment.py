@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from benchmarks.checks import check_options
 from gxd_jax.training import TrainState
 
 if TYPE_CHECKING:
@@ -129,9 +130,15 @@ class Experiment(NamedTuple):
 
 
 def fill_in(settings: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Returns the settings with every None that the scale has a value for filled in."""
+    """Returns the settings with every None that the scale has a value for filled in.
+
+    Raises:
+        ValueError: If a value is impossible.
+    """
     preset = presets[settings.scale]
-    return dataclasses.replace(settings, **{k: v for k, v in preset.items() if getattr(settings, k) is None})
+    filled = dataclasses.replace(settings, **{k: v for k, v in preset.items() if getattr(settings, k) is None})
+    check_options(filled)
+    return filled
 
 
 def config_of(problem: str, settings: Options) -> dict[str, Any]:
@@ -175,11 +182,11 @@ def devices_for(seeds: int, most: int | None) -> list[jax.Device]:
         most: At most so many devices of each process.
 
     Raises:
-        ValueError: If some process would have no seed.
+        ValueError: If the processes cannot share them evenly.
     """
     everywhere = [[device for device in jax.devices() if device.process_index == p] for p in range(jax.process_count())]
     share, left = divmod(seeds, len(everywhere))
-    if seeds < 1 or left:
+    if left:
         raise ValueError(f"seeds must be a multiple of the processes ({len(everywhere)}), got {seeds}")
     count = _largest_divisor(share, min(len(devices[:most]) for devices in everywhere))
     return [device for devices in everywhere for device in devices[:count]]
@@ -191,12 +198,7 @@ def seeds_together(seeds: int, group: int | None) -> int:
     Args:
         seeds: Seeds of the device.
         group: The most at once, or None for all.
-
-    Raises:
-        ValueError: If the group is empty.
     """
-    if group is not None and group < 1:
-        raise ValueError(f"group must be 1 or more, got {group}")
     return _largest_divisor(seeds, seeds if group is None else group)
 
 
@@ -205,13 +207,5 @@ def _largest_divisor(number: int, most: int) -> int:
 
 
 def seed_numbers(settings: Options) -> np.ndarray:
-    """Returns the seeds' numbers.
-
-    Raises:
-        ValueError: If there is none, or one is negative.
-    """
-    if settings.seeds < 1 or settings.first_seed < 0:
-        raise ValueError(
-            f"seeds must be at least 1 and first_seed at least 0, got {settings.seeds} and {settings.first_seed}"
-        )
-    return np.arange(settings.first_seed, settings.first_seed + settings.seeds, dtype=np.int32)
+    """Returns the seeds' numbers."""
+    return (settings.first_seed + np.arange(settings.seeds)).astype(np.int32)

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 
 class RefusedError(Exception):
     """What was asked for cannot be done; the message says why, in one line."""
+
+
+@contextlib.contextmanager
+def refusing_values() -> Iterator[None]:
+    """Turns a ValueError about the settings into a refusal."""
+    try:
+        yield
+    except ValueError as error:
+        raise RefusedError(str(error)) from error
+
+
+def make_folder(out: Path) -> None:
+    """Makes a folder for results, if there is none.
+
+    Raises:
+        RefusedError: If it cannot be made, or not be written to.
+    """
+    try:
+        if out.exists() and not out.is_dir():
+            raise RefusedError(f"{out} is not a folder")
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out, suffix=".tmp"):
+            pass
+    except OSError as error:
+        raise RefusedError(f"cannot write results to {out}: {error.strerror}") from error
 
 
 def write_file(path: Path, content: str | bytes) -> None:
@@ -45,10 +71,9 @@ def open_folder(out: Path, config: Mapping[str, Any], *, resume: bool) -> None:
         resume: Whether to continue.
 
     Raises:
-        RefusedError: If the folder holds something else.
+        RefusedError: If the folder holds something else, or cannot be written to.
     """
-    if out.exists() and not out.is_dir():
-        raise RefusedError(f"{out} is not a folder")
+    make_folder(out)
     config_file = out / "config.json"
     if config_file.exists():
         if not resume:
@@ -56,7 +81,7 @@ def open_folder(out: Path, config: Mapping[str, Any], *, resume: bool) -> None:
         _check_config(config_file, json.loads(as_json(config)))
         return
     # A process killed while it wrote the very first file leaves a temporary one.
-    if out.exists() and any(entry.suffix != ".tmp" for entry in out.iterdir()):
+    if any(entry.suffix != ".tmp" for entry in out.iterdir()):
         raise RefusedError(f"{out} is not empty and holds no config.json: choose another --out")
     write_file(config_file, as_json(config))
 
@@ -64,9 +89,9 @@ def open_folder(out: Path, config: Mapping[str, Any], *, resume: bool) -> None:
 def _check_config(config_file: Path, config: dict[str, Any]) -> None:
     try:
         found = json.loads(config_file.read_text())
-        differences = list(_differences(found, config))
-    except (ValueError, AttributeError) as error:
+    except ValueError as error:
         raise RefusedError(f"{config_file} is damaged: {error}") from error
+    differences = list(_differences(found, config)) if isinstance(found, dict) else ["config.json is no JSON object"]
     if differences:
         raise RefusedError(f"{config_file.parent} holds results of another configuration: {'; '.join(differences)}")
 

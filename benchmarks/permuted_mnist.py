@@ -124,8 +124,6 @@ def make_experiment(settings: Settings) -> Experiment:
         )
     if settings.normalization == "batch" and settings.batch < 2:
         raise ValueError(f"batch norm needs a batch of 2 or more, got {settings.batch}")
-    if settings.permutations is not None and settings.permutations < 1:
-        raise ValueError(f"permutations must be 1 or more, got {settings.permutations}")
     if settings.probe > settings.examples:
         raise ValueError(f"probe must be at most the {settings.examples} images of a task, got {settings.probe}")
     run_of = functools.partial(make_run, settings, pixels=images.images[0].size, classes=images.classes)

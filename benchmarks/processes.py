@@ -9,8 +9,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from benchmarks.checks import check_options
 from benchmarks.experiment import Options, prepare_devices
-from benchmarks.folder import RefusedError
+from benchmarks.folder import RefusedError, refusing_values
 
 _MESSAGE_BYTES = 4096
 
@@ -19,21 +20,21 @@ def start(settings: Options) -> None:
     """Makes the devices ready, and meets the other processes of a distributed run; before JAX computes anything.
 
     Raises:
-        RefusedError: If the options do not fit together.
+        RefusedError: If an option is impossible, or they do not fit together.
     """
+    with refusing_values():
+        check_options(settings)  # before anyone waits for anyone
     given = {name: getattr(settings, name) for name in ("coordinator", "processes", "process")}
     named = [name for name, value in given.items() if value is not None]
     if named and not settings.distributed:
         raise RefusedError(f"{', '.join(named)} can be given with --distributed only")
     if 0 < len(named) < len(given):
         raise RefusedError(f"coordinator, processes and process are given together, got {', '.join(named)} only")
-    if named and not 0 <= settings.process < settings.processes:
+    if named and settings.process >= settings.processes:
         raise RefusedError(
             f"process must lie between 0 and {settings.processes - 1} for {settings.processes} processes, "
             f"got {settings.process}"
         )
-    if settings.devices is not None and settings.devices < 1:
-        raise RefusedError(f"devices must be 1 or more, got {settings.devices}")
     prepare_devices(settings.devices)
     if not settings.distributed:
         return

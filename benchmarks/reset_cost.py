@@ -91,7 +91,7 @@ CHEAPEST = "cheapest"
 class Settings(classification.DataOptions, methods.Hyperparameters, Options):
     """Reset cost: what a reset changes in a network's outputs, and which utility knows it beforehand."""
 
-    network: tuple[Literal[tuple(networks.KINDS)], ...] = tuple(networks.KINDS)  # type: ignore[valid-type]
+    network: tuple[Literal[tuple(networks.KINDS)], ...] | None = None  # type: ignore[valid-type]
     """Networks to study."""
     method: Literal[classification.METHODS] = "backprop"  # type: ignore[valid-type]
     """How the networks are trained; with a method that resets, their units differ in age."""
@@ -119,11 +119,20 @@ class Settings(classification.DataOptions, methods.Hyperparameters, Options):
     """Whether the biases of the next layer take up the mean output of a unit that is reset."""
 
 
-_ONE_SETTING = {"replacement_rate": (1e-3,)}
+_ALL = {"network": tuple(networks.KINDS), "replacement_rate": (1e-3,)}
 SCALES: dict[str, dict[str, Any]] = {
-    "smoke": {**_ONE_SETTING, "seeds": 2, "steps": 60, "moments": 1, "tasks_between": 2, "probe": 64, "recovery": 10},
+    "smoke": {
+        **_ALL,
+        "network": ("tanh", "relu_norm_before", "residual_gelu"),
+        "seeds": 2,
+        "steps": 60,
+        "moments": 1,
+        "tasks_between": 2,
+        "probe": 64,
+        "recovery": 10,
+    },
     "default": {
-        **_ONE_SETTING,
+        **_ALL,
         "seeds": 10,
         "steps": 200,
         "moments": 3,
@@ -132,7 +141,7 @@ SCALES: dict[str, dict[str, Any]] = {
         "recovery": 50,
     },
     "paper": {
-        **_ONE_SETTING,
+        **_ALL,
         "seeds": 30,
         "steps": 1000,
         "moments": 5,
@@ -151,13 +160,15 @@ def run(settings: Settings) -> None:
     if settings.probe > len(images.test_labels):
         raise folder.RefusedError(f"probe must be at most the {len(images.test_labels)} test images there are")
     out = settings.out or Path("results") / NAME
-    try:
+    with folder.refusing_values():
         config = config_of(NAME, settings) | {"data": {"name": images.name, "digest": images.digest}}
-    except ValueError as error:
-        raise folder.RefusedError(str(error)) from error
     processes.on_first(functools.partial(folder.open_folder, out, config, resume=settings.resume))
-    shown = track(settings.network, "networks", disable=not processes.is_first())
-    tables = [measure_network(settings, images, name, out) for name in shown]
+    console = Console(width=None if Console().is_terminal else 140, quiet=not processes.is_first())
+    tables = []
+    for name in track(settings.network, "networks", console=console, disable=not console.is_terminal):
+        tables.append(measure_network(settings, images, name, out))
+        if not console.is_terminal:  # where no bar is seen
+            console.print(f"measured {name}, {len(tables)} of {len(settings.network)}", highlight=False)
     if not processes.is_first():
         return
     units, sets, shocks = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
@@ -166,7 +177,6 @@ def run(settings: Settings) -> None:
     for name, table in {"correlations": correlations, "sets": sets, "shocks": shocks, "summary": summary}.items():
         folder.write_file(out / f"{name}.csv", table.to_csv(index=False))
     reset_cost_figures.save(units, correlations, out)
-    console = Console(width=None if Console().is_terminal else 140)
     console.print(correlation_table(correlations))
     console.print(summary_table(summary))
     console.print(f"results in {out}", highlight=False)
@@ -178,10 +188,8 @@ def check(settings: Settings) -> Settings:
     Raises:
         RefusedError: If a value is impossible.
     """
-    settings = fill_in(settings, SCALES)
-    for name in ("batch", "steps", "moments", "tasks_between", "probe", "recovery"):
-        if getattr(settings, name) < 1:
-            raise folder.RefusedError(f"{name} must be 1 or more, got {getattr(settings, name)}")
+    with folder.refusing_values():
+        settings = fill_in(settings, SCALES)
     if not 0 < settings.share < 1:
         raise folder.RefusedError(f"share must lie between 0 and 1, got {settings.share}")
     if len(settings.replacement_rate) != 1:

@@ -50,7 +50,8 @@ def run_experiment(
     """
     names = [run.name for run in experiment.runs]
     if len(set(names)) < len(names):
-        raise ValueError(f"the names of runs must differ, got {names}")
+        twice = next(name for name in names if names.count(name) > 1)
+        raise folder.RefusedError(f"two runs have the name {twice}: choose values that differ in six digits")
     if jax.process_count() > 1 and not all(run.mapped for run in experiment.runs):
         raise folder.RefusedError(f"{experiment.problem} steps its environments in one process, not with --distributed")
     processes.on_first(functools.partial(folder.open_folder, out, experiment.config, resume=resume))

@@ -254,7 +254,7 @@ def make_experiment(settings: Settings) -> Experiment:
     settings = fill_in(settings, SCALES)
     if settings.group is None and jax.default_backend() == "cpu":
         settings = dataclasses.replace(settings, group=_CPU_GROUP)
-    if settings.bin < 1 or settings.examples < 1 or settings.examples % settings.bin:
+    if settings.examples % settings.bin:
         raise ValueError(f"examples must be a multiple of bin, got {settings.examples} and {settings.bin}")
     block_size(settings)
     return Experiment(

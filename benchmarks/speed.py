@@ -23,7 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import learners, methods, peer, speed_growth
-from benchmarks.folder import RefusedError, write_file
+from benchmarks.checks import check_options
+from benchmarks.folder import make_folder, refusing_values, write_file
 from benchmarks.speed_cases import CASES, OPTIMIZERS, Case, Setup, compile_program
 
 _QUICK = tuple(name for name, case in CASES.items() if case.kind != "resnet-18")
@@ -75,14 +76,16 @@ def run(settings: Settings) -> None:
     Raises:
         RefusedError: If a setting is impossible, or the peer's code cannot run.
     """
-    if settings.repeats < 1:
-        raise RefusedError(f"repeats must be 1 or more, got {settings.repeats}")
+    with refusing_values():
+        check_options(settings)
     if settings.peer is not None:
         peer.check(settings.peer, settings.peer_python, settings.activation)
     console = Console(width=None if Console().is_terminal else _TABLE_WIDTH)
     cases = speed_growth.CASES if settings.growth else {name: CASES[name] for name in settings.case}
     out = settings.out or (Path("results") / "speed" if settings.growth else None)
     file = "growth.csv" if settings.growth else "speed.csv"
+    if out is not None:
+        make_folder(out)
     rows: list[dict[str, Any]] = []
     for name, case in cases.items():
         for optimizer in settings.optimizer:

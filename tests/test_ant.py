@@ -338,7 +338,7 @@ def test_interrupted_run_on_mjx_resumes_to_the_same_bits(tmp_path):
         ({"bin": 1000}, "bin must be a multiple of the batch of 1024, and at least 1000"),
         ({"batch": 256, "bin": 768}, "bin must be a multiple of the batch of 256, and at least 1000"),
         ({"steps": 3000}, "steps must be a multiple of bin, got 3000 and 1024"),
-        ({"period": 0}, "period must be at least the 1 workers, got 0"),
+        ({"workers": 2, "bin": 2048, "period": 1}, "period must be at least the 2 workers, got 1"),
     ],
 )
 def test_impossible_slippery_ant_is_refused(changes, message):

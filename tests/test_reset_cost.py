@@ -125,7 +125,9 @@ def test_command_writes_and_continues(found, tmp_path, monkeypatch, capsys):
     names = {path.name for path in out.iterdir()}
     assert {"config.json", "summary.csv", "correlations.csv", "sets.csv", "shocks.csv"} <= names
     assert {f"{name}.{kind}" for name in ("scatter", "correlations") for kind in ("png", "svg")} <= names
-    assert "rank correlation" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "rank correlation" in printed
+    assert "measured tanh, 1 of 1" in printed, "off a terminal each network tells that it is done"
     before = pd.read_csv(out / "summary.csv")
     monkeypatch.setattr(reset_cost, "measure_seeds", lambda *_: pytest.fail("a finished network is not computed again"))
     reset_cost.run(dataclasses.replace(SETTINGS, out=out, resume=True))

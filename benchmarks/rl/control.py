@@ -32,6 +32,10 @@ class ControlOptions(methods.Hyperparameters, Options):
 
     reset_l2: tuple[float, ...] = (1e-4,)
     """Weight decay of the methods that also reset units."""
+    maturity_threshold: int | None = None
+    """Updates before continual backprop may replace a unit."""
+    reset_period: int | None = None
+    """Updates between the resets of the methods that reset now and then."""
     step_size: float | None = None
     """Step size of Adam."""
     width: int | None = None
@@ -68,11 +72,8 @@ def check_control(settings: ControlOptions) -> None:
     """Checks what the settings say about agents and batches.
 
     Raises:
-        ValueError: If a number is impossible.
+        ValueError: If they do not fit together, or a share is above 1.
     """
-    for name in ("width", "layers", "workers", "batch", "minibatch", "epochs"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"{name} must be 1 or more, got {getattr(settings, name)}")
     for name in ("workers", "minibatch"):
         if settings.batch % getattr(settings, name):
             raise ValueError(f"batch must be a multiple of {name}, got {settings.batch} and {getattr(settings, name)}")

@@ -68,7 +68,8 @@ _ALL = {
     "bootstrap": True,
     "l2": (1e-4,),
     "replacement_rate": (1e-4,),
-    "maturity_threshold": 500,
+    "maturity_threshold": 100,
+    "reset_period": 1000,
     "task_steps": 30_720,
 }
 SCALES: dict[str, dict[str, Any]] = {
@@ -86,8 +87,6 @@ def make_experiment(settings: Settings) -> Experiment:
     """
     settings = fill_in(settings, SCALES)
     control.check_control(settings)
-    if settings.tasks < 1:
-        raise ValueError(f"tasks must be 1 or more, got {settings.tasks}")
     shortest = 2 * settings.workers * cartpole.TIME_LIMIT
     if settings.task_steps % (2 * settings.batch) or settings.task_steps < shortest:
         raise ValueError(

@@ -84,6 +84,7 @@ SCALES: dict[str, dict[str, Any]] = {
         "method": ("ppo", "ppo_l2", "cbp_l2", "gxd_l2"),
         "step_size": 3e-4,
         "l2": (1e-4,),
+        "maturity_threshold": 100,
         "seeds": 2,
         "workers": 8,
         "batch": 2048,
@@ -125,7 +126,7 @@ def make_experiment(settings: Settings) -> Experiment:
             f"bin must be a multiple of the batch of {settings.batch}, and at least {shortest}, so that every worker "
             f"ends an episode in it, got {settings.bin}"
         )
-    if settings.steps < 1 or settings.steps % settings.bin:
+    if settings.steps % settings.bin:
         raise ValueError(f"steps must be a multiple of bin, got {settings.steps} and {settings.bin}")
     if settings.period < settings.workers:
         raise ValueError(f"period must be at least the {settings.workers} workers, got {settings.period}")
