@@ -68,7 +68,7 @@ _ALL = {
     "bootstrap": True,
     "l2": (1e-4,),
     "replacement_rate": (1e-4,),
-    "maturity_threshold": 100,
+    "maturity_threshold": 500,
     "reset_period": 1000,
     "task_steps": 30_720,
 }
