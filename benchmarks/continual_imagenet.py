@@ -109,6 +109,10 @@ SCALES: dict[str, dict[str, Any]] = {
 }
 
 
+_STEP_SIZE_OF_DIGITS = (0.02,)
+"""Of the default scale: digits are brighter than photographs, and at .04 every seed diverges."""
+
+
 class Classes(NamedTuple):
     """The images by their classes, uint8 [C, N, H, W, channels] and [C, M, H, W, channels]."""
 
@@ -123,6 +127,8 @@ def make_experiment(settings: Settings) -> Experiment:
         ValueError: If the settings do not fit together.
         RefusedError: If the images cannot be had.
     """
+    if settings.step_size is None and settings.scale == "default" and settings.tfds is None:
+        settings = dataclasses.replace(settings, step_size=_STEP_SIZE_OF_DIGITS)
     settings = fill_in(settings, SCALES)
     classification.check_tasks(settings)
     images = classification.load(settings)

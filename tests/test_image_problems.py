@@ -263,3 +263,8 @@ def test_dropout_leaves_out_a_share_and_keeps_the_mean():
     plain = learners.make_apply((4, 3, 2), "tanh")(params, jnp.ones((2, 4)))
     np.testing.assert_array_equal(apply(params, jnp.ones((2, 4))), plain)
     assert not np.array_equal(apply(params, jnp.ones((2, 4)), jax.random.key(1)), plain)
+
+
+def test_digits_have_a_step_size_that_they_stand():
+    experiment = continual_imagenet.make_experiment(continual_imagenet.Settings(devices=1))
+    assert experiment.config["settings"]["step_size"] == [0.02]
