@@ -117,6 +117,8 @@ class Settings(classification.DataOptions, methods.Hyperparameters, Options):
     """Distance of the outputs: the 2-norm of the logits, or the Kullback-Leibler divergence."""
     compensate: bool = True
     """Whether the biases of the next layer take up the mean output of a unit that is reset."""
+    redraw: bool = True
+    """Whether a reset draws incoming weights anew; if not, it takes the unit's outputs alone."""
 
 
 _ALL = {"network": tuple(networks.KINDS), "replacement_rate": (1e-3,)}
@@ -323,6 +325,7 @@ def make_run(settings: Settings, images: datasets.Images, name: str) -> Run:
             probe[0],
             distance=settings.distance,
             compensate=settings.compensate,
+            redraw=settings.redraw,
             kernel_init=initializer(kind),
         )
         single = cost(key=cost_key)
@@ -358,7 +361,14 @@ def make_run(settings: Settings, images: datasets.Images, name: str) -> Run:
 
         def of_set(numbers: dict[str, Int[Array, " k"]]) -> dict[str, Array]:
             reset = costs.reset_units(
-                units, params, numbers, references, key, initializers, compensate=settings.compensate
+                units,
+                params,
+                numbers,
+                references,
+                key,
+                initializers,
+                compensate=settings.compensate,
+                redraw=settings.redraw,
             )
             after = apply(reset, x)
             _, recovered = jax.lax.scan(learn, gxd.training.init(reset, tx, key), batches)

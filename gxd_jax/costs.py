@@ -35,6 +35,7 @@ def reset_cost(
     references: dict[str, Float[Array, " U"]] | None = None,
     distance: str | Distance = "norm2",
     compensate: bool = True,
+    redraw: bool = True,
     kernel_init: drawing.Initializer | dict[str, drawing.Initializer] | None = None,
     key: KeyLike = 0,
     chunk: int = 16,
@@ -55,6 +56,8 @@ def reset_cost(
         distance: "norm2" (of all outputs of an example), "kl" (of softmax(before) from softmax(after), for logits
             [B, ..., K]), or a function (before, after) -> [B].
         compensate: As in `continual_backprop`.
+        redraw: False leaves the incoming weights and own parameters as they are: the cost of losing the outputs alone,
+            without what fresh weights do to siblings under a layer norm.
         kernel_init: As in `continual_backprop`; None draws with the spread that the kernel has now.
         key: An int or a JAX key, for the fresh weights.
         chunk: Sets that are computed at once; each needs a copy of the parameters.
@@ -71,6 +74,7 @@ def reset_cost(
     """
     measure = _resolve_distance(distance)
     check_flag("compensate", compensate)
+    check_flag("redraw", redraw)
     check_whole("chunk", chunk, 1)
     initializers = drawing.resolve_initializers(kernel_init, units)
     before, features = capture(apply, params, units, inputs)
@@ -86,7 +90,7 @@ def reset_cost(
 
     def cost_of(layer: UnitLayer, numbers: Int[Array, " k"], key: Array) -> Float[Array, ""]:
         only = {layer.name: numbers}
-        after = reset_units([layer], params, only, references, key, initializers, compensate=compensate)
+        after = reset_units([layer], params, only, references, key, initializers, compensate=compensate, redraw=redraw)
         return measure(before, apply(after, inputs)).mean()
 
     costs = {}
@@ -107,6 +111,7 @@ def reset_units(
     initializers: dict[str, drawing.Initializer | None],
     *,
     compensate: bool = True,
+    redraw: bool = True,
 ) -> Params:
     """Returns parameters in which these units are reset, as `continual_backprop` would.
 
@@ -118,7 +123,10 @@ def reset_units(
         key: Key of the fresh weights.
         initializers: From `drawing.resolve_initializers`.
         compensate: As in `continual_backprop`.
+        redraw: As in `reset_cost`.
     """
+    if not redraw:
+        units = [layer._replace(incoming=(), own=()) for layer in units]
     leaves = units_room.leaves_by_path(params)
     shapes = {layer.name: [leaves[axis.path].shape for axis in layer.incoming] for layer in units}
     stds = {layer.name: units_room.incoming_std(layer, leaves) for layer in units}

@@ -278,6 +278,7 @@ def test_seeds_are_shared_by_methods(experiment):
     assert slippery_ant.frictions_of(constant, one.key[0]).tolist() == [1.0]
 
 
+@pytest.mark.slow
 def test_interrupted_run_resumes_to_the_same_bits(experiment, tmp_path):
     curves, _ = check_resuming(only_first(experiment), tmp_path, 1)
     assert list(curves["step"]) == 2 * [1024, 2048]
