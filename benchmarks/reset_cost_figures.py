@@ -13,6 +13,7 @@ from benchmarks.folder import write_file
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # after the choice of Agg, which needs no display
+from matplotlib.ticker import NullFormatter
 
 SCATTERED = ("activation", "contribution", "mean_corrected_contribution", "gradient", "gxd", "gxd_exact")
 BARS = (
@@ -58,6 +59,8 @@ def _scatter(units: pd.DataFrame) -> plt.Figure:
                 positive = part[(part[score] > 0) & (part.cost > 0)]
                 ax.scatter(positive[score], positive.cost, s=4, label=layer)
             ax.set(xscale="log", yscale="log")
+            for axis in (ax.xaxis, ax.yaxis):
+                axis.set_minor_formatter(NullFormatter())
             ax.tick_params(labelsize=5)
             ax.set_title(score, fontsize=7)
         row[0].set_ylabel(f"{name}\ncost", fontsize=7)
