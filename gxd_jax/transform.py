@@ -51,7 +51,7 @@ def continual_backprop(
     Args:
         units: The unit layers, from `sequential_units` or written by hand.
         utility: A name of `gxd_jax.utilities.UTILITIES` or a function from a `UnitRecord` to scores [U]. The default,
-            "gxd", knew the true cost of a reset better than every other one in all of 13 networks (benchmarks/README.md).
+            "gxd", knew the true cost of a reset best of all, in each of 13 networks (benchmarks/README.md, reset cost).
         replacement_rate: Share of the eligible units of a layer that is replaced at each update, in [0, 1], exact to 16
             decimals.
         maturity_threshold: A unit is eligible when it has seen more updates than this.
