@@ -39,7 +39,10 @@ def test_shrink_and_perturb_noise_has_its_spread_and_differs_by_step_leaf_and_ke
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((1.5, 0.0), r"shrink must lie in \[0, 1\], got 1.5"), ((0.1, -1.0), "noise_std must be 0 or more, got -1.0")],
+    [
+        ((1.5, 0.0), r"shrink must lie in \[0, 1\], got 1.5"),
+        ((0.1, -1.0), r"noise_std must lie in \[0, inf\), got -1.0"),
+    ],
 )
 def test_shrink_and_perturb_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):

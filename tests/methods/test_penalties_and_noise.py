@@ -147,7 +147,7 @@ FEW = {"w": jnp.ones(2)}
     [
         (lambda: methods.spectral_regularization(-1.0), ValueError, r"strength must lie in \[0, inf\), got -1.0"),
         (lambda: methods.spectral_regularization(1.0, power=0), ValueError, "power must be .* got 0"),
-        (lambda: methods.spectral_regularization(1.0, iterations=1.5), ValueError, "iterations must be .* got 1.5"),
+        (lambda: methods.spectral_regularization(1.0, iterations=1.5), TypeError, "iterations must be .* got 1.5"),
         (lambda: methods.weight_clipping(0.0), ValueError, r"kappa must lie in \(0, inf\), got 0.0"),
         (lambda: methods.utility_gated_noise(-0.1), ValueError, r"noise_std must lie in \[0, inf\), got -0.1"),
         (lambda: methods.utility_gated_noise(0.1, decay=1), ValueError, r"decay must lie in \[0, 1\), got 1"),
