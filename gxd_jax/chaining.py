@@ -127,14 +127,10 @@ _AFTER_RESET = (
 def _clear(chained: list, states: list, wiring: dict, masks: dict, params: Any, updates: Any) -> list:
     """Clears the states of the members so far at the entries of the units just replaced."""
     units = list(wiring.values())
-    entries = reset.entry_masks(units, masks, params)
-    reset_params = optax.apply_updates(params, updates)
     for state in states:
         reset.check_clearable(state, params, units)
-    return [
-        reset.clear_state(state, member.init, reset_params, entries)
-        for member, state in zip(chained, states, strict=False)
-    ]
+    inits = [member.init for member in chained[: len(states)]]
+    return reset.clear_states(states, inits, optax.apply_updates(params, updates), units, masks)
 
 
 def _masks(old_state: Any, new_state: Any) -> dict[str, Any]:

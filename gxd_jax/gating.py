@@ -46,3 +46,20 @@ def run_if(predicate: Bool[Array, ""], work: Callable, skip: Callable, *operands
         return result, jax.tree.map(lambda _: True, result)
 
     return branch(predicate, *operands)
+
+
+def known_after(flags: Any, arrays: Any) -> Any:
+    """Returns the flags unchanged, but in a way that XLA cannot know before it has the arrays.
+
+    For `work` above, where something reads `operands` that `work` is to change in place: only where that reading comes
+    first for certain does XLA write in place, else it copies the operands at every step. Pass what is computed by that
+    reading as arrays, and as an operand.
+
+    Args:
+        flags: Pytree of bool arrays.
+        arrays: Pytree of arrays, of which only the first entries are read.
+    """
+    firsts = [jnp.real(leaf[(0,) * leaf.ndim]).astype(jnp.float32) for leaf in jax.tree.leaves(arrays) if leaf.size]
+    bits = jax.lax.bitcast_convert_type(jnp.stack(firsts), jnp.uint32)
+    always = (jax.lax.population_count(bits) <= 32).all()
+    return jax.tree.map(lambda flag: flag & always, flags)

@@ -7,13 +7,15 @@ stay where they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from gxd_jax import units as units_room
+from gxd_jax.gating import known_after, run_if
 from gxd_jax.types import Params
 from gxd_jax.units import ParamAxis, Path, UnitLayer, WeightLayer
 
@@ -145,16 +147,58 @@ def clear_state(state: Any, init: Callable[[Params], Any], params: Params, entri
     Returns:
         The state, with the entries' values as `init(params)` gives them.
     """
-    shapes = {path: leaf.shape for path, leaf in units_room.leaves_by_path(params).items()}
-    slots = _parameter_slots(state, shapes)
-    if not any(path in entries for path in slots.values()):
-        return state
+    slots = _parameter_slots(state, params, entries)
+    pairs = zip(slots.items(), _slots_of(state, slots), _slots_of(init(params), slots), strict=True)
+    return units_room.replace_leaves(
+        state, {place: _cleared(leaf, new, entries[path]) for (place, path), leaf, new in pairs}
+    )
 
-    def clear(key_path, leaf, fresh):
-        path = slots.get(units_room.plain_path(key_path))
-        return jnp.where(entries[path], fresh.astype(leaf.dtype), leaf) if path in entries else leaf
 
-    return jax.tree_util.tree_map_with_path(clear, state, init(params))
+def clear_states(
+    states: Sequence[Any],
+    inits: Sequence[Callable[[Params], Any]],
+    params: Params,
+    units: Sequence[UnitLayer | WeightLayer],
+    masks: dict[str, Bool[Array, " U"]],
+) -> list[Any]:
+    """Resets several states like `clear_state` at the entries of replaced units, on steps where some were replaced.
+
+    Where nobody was, the states stay where they are, so that a step does not read and write them once more.
+
+    Args:
+        states: The states of the members of a chain.
+        inits: The members' `init`.
+        params: The parameters after the reset.
+        units: The unit layers.
+        masks: Layer name -> replaced units.
+    """
+    touched = {path for layer in units for path in units_room.paths_of(layer)}
+    slots = [_parameter_slots(state, params, touched) for state in states]
+    if not any(slots):
+        return list(states)
+
+    def fresh_slots(params):
+        return [_slots_of(init(params), own) for init, own in zip(inits, slots, strict=True)]
+
+    traced = jax.make_jaxpr(fresh_slots)(params)  # an `init` may close over tracers: they become its constants
+
+    def work(leaves, params, masks, constants):
+        entries = entry_masks(units, known_after(masks, params), params)
+        fresh = jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, constants))(*jax.tree.leaves(params))
+        paths = [path for own in slots for path in own.values()]
+        return [_cleared(leaf, new, entries[path]) for leaf, new, path in zip(leaves, fresh, paths, strict=True)]
+
+    def skip(leaves, *others):
+        del others
+        return leaves
+
+    anybody = jnp.stack([mask.any() for mask in masks.values()]).any()
+    leaves = [leaf for state, own in zip(states, slots, strict=True) for leaf in _slots_of(state, own)]
+    cleared = iter(run_if(anybody, work, skip, leaves, params, masks, traced.consts))
+    return [
+        units_room.replace_leaves(state, {place: next(cleared) for place in own})
+        for state, own in zip(states, slots, strict=True)
+    ]
 
 
 def check_clearable(state: Any, params: Params, units: Sequence[UnitLayer | WeightLayer]) -> None:
@@ -232,14 +276,24 @@ def _within_collection(path: Path) -> Path:
     return path[1:] if path[:1] in (("params",), ("batch_stats",)) else path
 
 
-def _parameter_slots(state: Any, shapes: dict[Path, tuple[int, ...]]) -> dict[Path, Path]:
-    """Maps the paths of a state's parameter-shaped leaves to the paths of their parameters."""
+def _parameter_slots(state: Any, params: Params, touched: Iterable[Path]) -> dict[Path, Path]:
+    """Maps the paths of a state's leaves that are shaped like a touched parameter to the path of that parameter."""
+    shapes = {path: leaf.shape for path, leaf in units_room.leaves_by_path(params).items()}
     slots = {}
     for path, leaf in units_room.leaves_by_path(state).items():
         parameter = _longest_suffix(path, shapes)
-        if parameter is not None and jnp.shape(leaf) == shapes[parameter]:
+        if parameter is not None and parameter in touched and jnp.shape(leaf) == shapes[parameter]:
             slots[path] = parameter
     return slots
+
+
+def _slots_of(state: Any, slots: dict[Path, Path]) -> list[Array]:
+    leaves = units_room.leaves_by_path(state)
+    return [leaves[place] for place in slots]
+
+
+def _cleared(leaf: Array, fresh: Array, entries: Array) -> Array:
+    return jnp.where(entries, fresh.astype(leaf.dtype), leaf)
 
 
 def _longest_suffix(path: Path, parameters: dict[Path, Any]) -> Path | None:

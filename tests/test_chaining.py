@@ -1,5 +1,7 @@
 """chain: the contract of optax.chain, and an optimizer that hears about resets."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import optax
 import pytest
 
 import gxd_jax as gxd
-from tests.conftest import dense_params, dense_units, one_hidden_layer
+from tests.conftest import batches, dense_params, dense_units, mlp, one_hidden_layer, squared_loss
 
 OBSERVATION = gxd.Observation({"l1": jnp.array([[3.0, 1.0, 2.0]])})
 REPLACED = np.array([False, True, False])
@@ -188,3 +190,64 @@ def test_reset_info_reads_the_stacked_states_of_vmapped_seeds():
     np.testing.assert_array_equal(info.counts["l1"], [1, 1, 1, 1])
     np.testing.assert_allclose(info.mature_fraction["l1"], np.full(4, 2 / 3), rtol=1e-6)  # the newborn is not
     assert len(np.unique(updates["l1"]["kernel"][:, 0, 1])) == 4
+
+
+def test_moments_are_changed_in_place():
+    """A step with resets copies no more kernels than a step without: XLA may write a moment over the old one."""
+    params = dense_params((64, 128, 128, 3))
+    units = dense_units(params)
+    xs, ys = batches(3, 1, 64, 3)
+    observe = gxd.observe(mlp(jnp.tanh), squared_loss, units, readout="loss")
+
+    def copies(*resets):
+        tx = optax.with_extra_args_support(gxd.chain(optax.adam(1e-3), *resets))
+
+        def step(carry, batch):
+            params, state = carry
+            _, gradients, observation = observe(params, *batch)
+            updates, state = tx.update(gradients, state, params, observation=observation)
+            return (optax.apply_updates(params, updates), state), None
+
+        def run(carry):
+            return jax.lax.scan(step, carry, (xs, ys))[0]
+
+        program = jax.jit(run, donate_argnums=0).lower((params, tx.init(params))).compile().as_text()
+        return len(re.findall(r"= f32\[(?:64|128),128\]\S* copy\(", program))
+
+    plain = copies()
+    assert copies(gxd.continual_backprop(units, replacement_rate=1e-3)) <= plain + 1  # one is of a parameter
+
+
+def test_init_may_close_over_what_is_mapped():
+    params = dense_params((6, 16, 3))
+    units = dense_units(params)
+    xs, ys = batches(12, 8, 6, 3)
+    observe = gxd.observe(mlp(jnp.tanh), squared_loss, units, readout="logits_exact")
+
+    def train(rate, start):
+        def init(params):
+            return jax.tree.map(lambda leaf: jnp.full_like(leaf, start), params)
+
+        def update(updates, state, params=None):
+            del params
+            state = jax.tree.map(lambda update, trace: rate * update + 0.9 * trace, updates, state)
+            return state, state
+
+        momentum = optax.GradientTransformation(init, update)
+        scale = optax.inject_hyperparams(optax.scale)(step_size=-rate)
+        resets = gxd.continual_backprop(units, replacement_rate=0.1, maturity_threshold=2)
+        tx = gxd.chain(momentum, scale, resets)
+        state = tx.init(params)
+        trained = params
+        for x, y in zip(xs, ys, strict=True):
+            _, gradients, observation = observe(trained, x, y)
+            updates, state = tx.update(gradients, state, trained, observation=observation)
+            trained = optax.apply_updates(trained, updates)
+        return trained, state
+
+    rates, starts = jnp.array([0.01, 0.1]), jnp.array([0.0, 0.5])
+    mapped = jax.jit(jax.vmap(train))(rates, starts)
+    assert gxd.reset_info(mapped[1]).totals["l1"].min() > 5
+    for i in range(2):
+        one = jax.jit(train)(rates[i], starts[i])
+        jax.tree.map(lambda a, b, i=i: np.testing.assert_allclose(a[i], b, rtol=1e-4, atol=1e-5), mapped, one)

@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from gxd_jax.gating import run_if
+from gxd_jax.gating import known_after, run_if
 
 
 def counted(values, wanted):
@@ -47,3 +48,11 @@ def test_operands_that_are_not_batched_are_shared():
         lambda wanted: run_if(wanted, lambda a: a * 2, lambda a: a, jnp.float32(5)),
     )(jnp.array([False, False]))
     assert result.tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("values", [jnp.nan, -jnp.inf, -3, True, 1j, jnp.bfloat16(-2)])
+def test_flags_are_known_after_any_values(values):
+    flags = {"a": jnp.array([True, False]), "b": jnp.array(True)}
+    arrays = [jnp.full((2, 3), values), jnp.array(values), jnp.zeros((0, 4))]
+    found = jax.jit(known_after)(flags, arrays)
+    jax.tree.map(np.testing.assert_array_equal, found, flags)
