@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +60,6 @@ def known_after(flags: Any, arrays: Any) -> Any:
         arrays: Pytree of arrays, of which only the first entries are read.
     """
     firsts = [jnp.real(leaf[(0,) * leaf.ndim]).astype(jnp.float32) for leaf in jax.tree.leaves(arrays) if leaf.size]
-    bits = (jax.lax.bitcast_convert_type(first, jnp.uint32) for first in firsts)
-    some = functools.reduce(jnp.bitwise_or, bits)  # one loop for XLA, where a stack would be one for each array
-    return jax.tree.map(lambda flag: flag & (jax.lax.population_count(some) <= 32), flags)
+    bits = jax.lax.bitcast_convert_type(jnp.stack(firsts), jnp.uint32)
+    always = (jax.lax.population_count(bits) <= 32).all()
+    return jax.tree.map(lambda flag: flag & always, flags)
