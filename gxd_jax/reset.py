@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from gxd_jax import units as units_room
@@ -174,7 +175,8 @@ def clear_states(
     """
     touched = {path for layer in units for path in units_room.paths_of(layer)}
     slots = [_parameter_slots(state, params, touched) for state in states]
-    if not any(slots):
+    anybody = jnp.stack([mask.any() for mask in masks.values()]).any()
+    if not any(slots) or (not isinstance(anybody, Tracer) and not anybody):
         return list(states)
 
     def fresh_slots(params):
@@ -192,7 +194,6 @@ def clear_states(
         del others
         return leaves
 
-    anybody = jnp.stack([mask.any() for mask in masks.values()]).any()
     leaves = [leaf for state, own in zip(states, slots, strict=True) for leaf in _slots_of(state, own)]
     cleared = iter(run_if(anybody, work, skip, leaves, params, masks, traced.consts))
     return [

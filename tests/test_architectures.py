@@ -15,8 +15,8 @@ from gxd_jax.units import leaves_by_path
 from tests.architectures import ARCHITECTURES, Architecture, at, layer, linen, normal
 
 TRAINED = (
-    "dense conv_pool_flatten conv_flatten_nchw conv_1d conv_3d transposed_conv layer_norm_before rms_norm group_norm "
-    "batch_norm residual_mlp resnet two_heads dueling swiglu fused_glu transformer gru lstm nnx haiku"
+    "dense conv_pool_flatten conv_flatten_nchw conv_1d transposed_conv layer_norm_before rms_norm group_norm "
+    "batch_norm residual_mlp resnet two_heads swiglu transformer gru nnx haiku"
 ).split()
 # In evaluation mode nobody trains, and Equinox has its own test.
 MORE = sorted(set(ARCHITECTURES) - {*TRAINED, "batch_norm_evaluated", "equinox"})

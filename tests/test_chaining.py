@@ -237,17 +237,19 @@ def test_init_may_close_over_what_is_mapped():
         scale = optax.inject_hyperparams(optax.scale)(step_size=-rate)
         resets = gxd.continual_backprop(units, replacement_rate=0.1, maturity_threshold=2)
         tx = gxd.chain(momentum, scale, resets)
-        state = tx.init(params)
-        trained = params
-        for x, y in zip(xs, ys, strict=True):
-            _, gradients, observation = observe(trained, x, y)
+
+        def step(carry, batch):
+            trained, state = carry
+            _, gradients, observation = observe(trained, *batch)
             updates, state = tx.update(gradients, state, trained, observation=observation)
-            trained = optax.apply_updates(trained, updates)
-        return trained, state
+            return (optax.apply_updates(trained, updates), state), None
+
+        return jax.lax.scan(step, (params, tx.init(params)), (xs, ys))[0]
 
     rates, starts = jnp.array([0.01, 0.1]), jnp.array([0.0, 0.5])
     mapped = jax.jit(jax.vmap(train))(rates, starts)
     assert gxd.reset_info(mapped[1]).totals["l1"].min() > 5
+    alone = jax.jit(train)
     for i in range(2):
-        one = jax.jit(train)(rates[i], starts[i])
+        one = alone(rates[i], starts[i])
         jax.tree.map(lambda a, b, i=i: np.testing.assert_allclose(a[i], b, rtol=1e-4, atol=1e-5), mapped, one)
