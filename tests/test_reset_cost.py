@@ -13,8 +13,6 @@ from benchmarks import commands, datasets, reset_cost, reset_cost_figures, small
 from benchmarks.folder import RefusedError
 from gxd_jax import costs, drawing
 
-pytestmark = pytest.mark.xdist_group("reset_cost")  # one process: what all share is compiled once
-
 SETTINGS = reset_cost.check(
     reset_cost.Settings(
         scale="smoke", network=("tanh",), seeds=2, batch=4, steps=6, tasks_between=2, probe=40, recovery=3, devices=1

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.xdist_group("sharding")  # one process: the study behind all of them runs once
-
 WAYS = ("batch", "params", "shard_map", "replicas")
 
 
