@@ -264,6 +264,7 @@ def only_first(experiment):
     return experiment._replace(runs=experiment.runs[:1])
 
 
+@pytest.mark.slow
 def test_seeds_are_shared_by_methods(experiment):
     settings = fill_in(TINY, slippery_ant.SCALES)
     one, other = (run.start(np.arange(2, dtype=np.int32), ()) for run in experiment.runs)
@@ -296,6 +297,7 @@ def test_checkpoint_keeps_numpy_arrays(tmp_path):
     np.testing.assert_array_equal(found["host"], carry["host"])
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_stops_its_seed_alone(experiment, tmp_path):
     run, ends = experiment.runs[0], []
 

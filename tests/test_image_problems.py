@@ -99,6 +99,7 @@ def test_online_accuracy_by_hand():
     assert int(end.task) == 2
 
 
+@pytest.mark.slow
 def test_interrupted_run_of_several_tasks_a_chunk_resumes_to_the_same_bits(tmp_path):
     settings = {"method": ("gxd",), "layers": 1, "replacement_rate": (0.05,), "maturity_threshold": 3}
     experiment = permuted_mnist.make_experiment(dataclasses.replace(PERMUTED, **settings, tasks_per_chunk=2))
