@@ -175,8 +175,10 @@ def clear_states(
     """
     touched = {path for layer in units for path in units_room.paths_of(layer)}
     slots = [_parameter_slots(state, params, touched) for state in states]
+    if not any(slots):
+        return list(states)
     anybody = jnp.stack([mask.any() for mask in masks.values()]).any()
-    if not any(slots) or (not isinstance(anybody, Tracer) and not anybody):
+    if not isinstance(anybody, Tracer) and not anybody:  # outside of jit: spares the tracing
         return list(states)
 
     def fresh_slots(params):
