@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import gxd_jax as gxd
-from tests.conftest import batches, dense_params, dense_units, mlp, numpy_layers, one_hidden_layer, squared_loss
+from tests.networks import batches, dense_params, dense_units, mlp, numpy_layers, one_hidden_layer, squared_loss
 from tests.reference import network
 
 ACTIVATIONS = {"relu": jax.nn.relu, "tanh": jnp.tanh}

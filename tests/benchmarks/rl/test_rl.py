@@ -16,7 +16,7 @@ from benchmarks.rl.environment import Environment, Schedule, Spaces, Transition
 from benchmarks.rl.methods import METHODS
 from tests.reference import optimizers
 from tests.reference import ppo as reference
-from tests.resuming import check_resuming
+from tests.benchmarks.resuming import check_resuming
 
 TINY = offset_cartpole.Settings(
     scale="smoke",

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import gxd_jax as gxd
-from tests.conftest import constant_features, feed, one_hidden_layer, zeros_like
+from tests.networks import constant_features, feed, one_hidden_layer, zeros_like
 
 
 def continual_backprop(units, **settings):

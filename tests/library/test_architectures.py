@@ -12,7 +12,7 @@ import pytest
 import gxd_jax as gxd
 from gxd_jax import ParamAxis
 from gxd_jax.units import leaves_by_path
-from tests.architectures import ARCHITECTURES, Architecture, at, layer, linen, normal
+from tests.library.architectures import ARCHITECTURES, Architecture, at, layer, linen, normal
 
 TRAINED = (
     "dense conv_pool_flatten conv_flatten_nchw conv_1d transposed_conv layer_norm_before rms_norm group_norm "

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import gxd_jax as gxd
-from tests.conftest import batches, dense_params, dense_units, mlp, one_hidden_layer, squared_loss, zeros_like
+from tests.networks import batches, dense_params, dense_units, mlp, one_hidden_layer, squared_loss, zeros_like
 
 PARAMS, UNITS = one_hidden_layer(4)
 FEATURES = jnp.ones((2, 4))

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import gxd_jax as gxd
-from tests.conftest import batches, dense_params, dense_units, mlp, squared_loss
+from tests.networks import batches, dense_params, dense_units, mlp, squared_loss
 
 DEVICES, SEEDS, STEPS, SIZES = 8, 16, 40, (6, 16, 24, 3)
 READOUT = "logits_exact"  # draws nothing, so that shards of a batch see what the whole batch sees

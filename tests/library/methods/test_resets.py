@@ -8,7 +8,7 @@ import pytest
 
 import gxd_jax as gxd
 from gxd_jax import methods
-from tests.conftest import constant_features, dense_params, dense_units, feed, one_hidden_layer
+from tests.networks import constant_features, dense_params, dense_units, feed, one_hidden_layer
 
 
 def test_redo_recycles_every_so_often_what_is_dormant():

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import gxd_jax as gxd
-from tests.conftest import batches, dense_params, dense_units, mlp, numpy_layers, squared_loss
+from tests.networks import batches, dense_params, dense_units, mlp, numpy_layers, squared_loss
 from tests.reference import continual_backprop, network, optimizers
 from tests.reference import utilities as scores
 

@@ -8,7 +8,7 @@ import pytest
 
 import gxd_jax as gxd
 from gxd_jax.methods import selective_weight_reinitialization
-from tests.conftest import zeros_like
+from tests.networks import zeros_like
 
 PARAMS = {"w": jnp.array([[0.5, -0.1, 2.0], [-3.0, 0.2, 0.4]]), "b": jnp.array([0.01, 0.0, 1.0])}
 GRADS = {"w": jnp.array([[0.2, 10.0, 0.02], [1.0, 1.0, -1.0]]), "b": jnp.ones(3)}

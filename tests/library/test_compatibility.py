@@ -10,7 +10,7 @@ from flax.core import FrozenDict
 from flax.training.train_state import TrainState
 
 import gxd_jax as gxd
-from tests.conftest import batches, dense_params, dense_units, mlp, numpy_layers, squared_loss
+from tests.networks import batches, dense_params, dense_units, mlp, numpy_layers, squared_loss
 from tests.reference import continual_backprop as reference
 
 PARAMS = dense_params([6, 5, 4, 3])

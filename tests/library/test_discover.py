@@ -8,7 +8,7 @@ import pytest
 
 import gxd_jax as gxd
 from gxd_jax import ParamAxis
-from tests.architectures import ARCHITECTURES, Architecture, at, linen, normal
+from tests.library.architectures import ARCHITECTURES, Architecture, at, linen, normal
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)

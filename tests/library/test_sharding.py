@@ -15,11 +15,11 @@ WAYS = ("batch", "params", "shard_map", "replicas")
 def found(tmp_path_factory):
     """What `sharded_training` finds, in a process of its own with eight devices: arrays by way and name."""
     file = tmp_path_factory.mktemp("sharded") / "found.npz"
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     # More threads than devices: a running device holds one and waits for others (see benchmarks.experiment).
     environment = os.environ | {"PYTHONPATH": str(root), "JAX_NUM_CPU_DEVICES": "8", "PJRT_NPROC": "16"}
     subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.sharded_training", str(file)],
+        [sys.executable, "-W", "error", "-m", "tests.library.sharded_training", str(file)],
         cwd=root,
         env=environment,
         check=True,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gxd_jax as gxd
-from tests.conftest import batches, dense_params, dense_units, mlp, numpy_layers, squared_loss
+from tests.networks import batches, dense_params, dense_units, mlp, numpy_layers, squared_loss
 from tests.reference import network
 
 KEY = jax.random.key(0)

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import gxd_jax as gxd
-from tests.conftest import dense_params, one_hidden_layer
+from tests.networks import dense_params, one_hidden_layer
 
 
 @pytest.mark.parametrize("mode", ["plain", "jitted"])

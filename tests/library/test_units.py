@@ -8,7 +8,7 @@ import pytest
 from flax.core import FrozenDict
 
 import gxd_jax as gxd
-from tests.conftest import constant_features, dense_params, feed, one_hidden_layer
+from tests.networks import constant_features, dense_params, feed, one_hidden_layer
 
 
 def test_sequential_units_say_where_every_unit_sits():

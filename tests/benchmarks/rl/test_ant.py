@@ -12,7 +12,7 @@ from benchmarks import checkpoints, extras, folder, report, runner
 from benchmarks.experiment import fill_in
 from benchmarks.rl import ant, ant_c, ant_mjx, slippery_ant
 from benchmarks.rl.ant import Body
-from tests.resuming import check_resuming
+from tests.benchmarks.resuming import check_resuming
 
 mujoco = pytest.importorskip("mujoco")
 mjx_there = pytest.mark.skipif(importlib.util.find_spec("mujoco.mjx") is None, reason="MJX is missing")

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import gxd_jax as gxd
-from tests.conftest import dense_params, dense_units, feed, mlp, one_hidden_layer, squared_loss, zeros_like
+from tests.networks import dense_params, dense_units, feed, mlp, one_hidden_layer, squared_loss, zeros_like
 
 X64 = """
 import jax, jax.numpy as jnp, numpy as np, optax, gxd_jax as gxd

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gxd_jax as gxd
-from tests.conftest import dense_params, dense_units, mlp, squared_loss
+from tests.networks import dense_params, dense_units, mlp, squared_loss
 
 RATE, THRESHOLD, SIZES, CHUNK = 1e-3, 100, (20, 5, 1), 10_000
 

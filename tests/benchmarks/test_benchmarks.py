@@ -32,12 +32,12 @@ from benchmarks import (
 )
 from benchmarks import slowly_changing_regression as regression
 from benchmarks.experiment import Run, devices_for, fill_in, seeds_together
-from tests.resuming import StopError, check_resuming, stop_after, written
+from tests.benchmarks.resuming import StopError, check_resuming, stop_after, written
 
 TINY = regression.Settings(
     scale="smoke", seeds=2, examples=480, bin=80, flip_every=80, method=("backprop", "gxd"), devices=1
 )
-REPOSITORY = Path(__file__).parent.parent
+REPOSITORY = Path(__file__).parents[2]
 
 
 def tiny(**changes):
@@ -484,7 +484,7 @@ WALK = """
 import pathlib
 import sys
 
-import tests.test_benchmarks as t
+import tests.benchmarks.test_benchmarks as t
 from benchmarks import processes, runner
 
 devices, chunks, out, *together = sys.argv[1:]

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import gxd_jax as gxd
-from tests.conftest import constant_features, dense_params, dense_units, feed, one_hidden_layer, zeros_like
+from tests.networks import constant_features, dense_params, dense_units, feed, one_hidden_layer, zeros_like
 
 HALF = jax.nn.initializers.constant(0.5)
 

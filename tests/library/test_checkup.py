@@ -10,7 +10,7 @@ import pytest
 
 import gxd_jax as gxd
 from gxd_jax import metrics
-from tests.conftest import batches, dense_params, dense_units, mlp, squared_loss
+from tests.networks import batches, dense_params, dense_units, mlp, squared_loss
 
 # Units of a relu that is cut at 6, on examples 1, 2, 3, 4: dead, saturated, dormant, healthy, active on one example.
 PARAMS = {

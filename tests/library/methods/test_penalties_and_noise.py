@@ -8,7 +8,7 @@ import pytest
 
 import gxd_jax as gxd
 from gxd_jax import methods
-from tests.conftest import one_hidden_layer
+from tests.networks import one_hidden_layer
 
 
 def test_spectral_regularization_pulls_the_largest_singular_value_towards_one():

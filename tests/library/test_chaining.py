@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import gxd_jax as gxd
-from tests.conftest import batches, dense_params, dense_units, mlp, one_hidden_layer, squared_loss
+from tests.networks import batches, dense_params, dense_units, mlp, one_hidden_layer, squared_loss
 
 OBSERVATION = gxd.Observation({"l1": jnp.array([[3.0, 1.0, 2.0]])})
 REPLACED = np.array([False, True, False])

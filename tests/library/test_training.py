@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import gxd_jax as gxd
-from tests.conftest import batches, dense_params, dense_units, mlp, squared_loss
+from tests.networks import batches, dense_params, dense_units, mlp, squared_loss
 
 STEPS = 40
 UNITS = dense_units(dense_params([6, 5, 4, 3]))

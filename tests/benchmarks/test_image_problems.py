@@ -12,7 +12,7 @@ import gxd_jax as gxd
 from benchmarks import classification, continual_imagenet, convnet, learners, methods, permuted_mnist
 from benchmarks.datasets import Images
 from benchmarks.experiment import fill_in
-from tests.resuming import check_resuming
+from tests.benchmarks.resuming import check_resuming
 
 PERMUTED = permuted_mnist.Settings(
     scale="smoke",

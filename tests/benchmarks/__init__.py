@@ -1,0 +1,1 @@
+"""Tests of the experiments, laid out as they are."""

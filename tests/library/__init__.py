@@ -1,0 +1,1 @@
+"""Tests of the library, laid out as it is."""
