@@ -14,9 +14,9 @@ from benchmarks.rl import agents, cartpole, collecting, control, offset_cartpole
 from benchmarks.rl import environment as environments
 from benchmarks.rl.environment import Environment, Schedule, Spaces, Transition
 from benchmarks.rl.methods import METHODS
+from tests.benchmarks.resuming import check_resuming
 from tests.reference import optimizers
 from tests.reference import ppo as reference
-from tests.benchmarks.resuming import check_resuming
 
 TINY = offset_cartpole.Settings(
     scale="smoke",
