@@ -40,7 +40,8 @@ from benchmarks import (
 )
 from benchmarks import small_networks as networks
 from benchmarks.experiment import Options, Run, TaskCarry, config_of, devices_for, fill_in, seed_numbers
-from gxd_jax import costs, drawing, tracking
+from gxd_jax.batches import unit_means
+from gxd_jax.metrics import costs
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -351,8 +352,7 @@ def make_run(settings: Settings, images: datasets.Images, name: str) -> Run:
         """Resets each set of units, of all layers at once, and trains on until the loss is back."""
         x, y = probe
         before, features = gxd.capture(apply, params, units, x)
-        references = {name: tracking.feature_means(values, None) for name, values in features.items()}
-        initializers = drawing.resolve_initializers(initializer(kind), units)
+        references = {name: unit_means(values) for name, values in features.items()}
         loss, accuracy = learners.cross_entropy(before, y), classification.accuracy(before, y)
 
         def learn(state: gxd.training.TrainState, batch: tuple) -> tuple[gxd.training.TrainState, Array]:
@@ -366,7 +366,7 @@ def make_run(settings: Settings, images: datasets.Images, name: str) -> Run:
                 numbers,
                 references,
                 key,
-                initializers,
+                initializer(kind),
                 compensate=settings.compensate,
                 redraw=settings.redraw,
             )

@@ -1,17 +1,23 @@
 """Continual backprop and GXD for JAX: networks that keep learning on changing data."""
 
-from gxd_jax import methods, metrics, readouts, training, utilities
+from gxd_jax import methods, metrics, training, utilities
 from gxd_jax.applying import apply_gradients, apply_updates
 from gxd_jax.chaining import chain, reset_info
-from gxd_jax.checkup import LayerReport, Report, check_up
-from gxd_jax.discover import Units, describe, find_units
-from gxd_jax.discovery.verification import verify_units
-from gxd_jax.observation import capture, observe, tap
+from gxd_jax.checkup.examination import check_up
+from gxd_jax.checkup.layer_report import LayerReport
+from gxd_jax.checkup.report import Report
+from gxd_jax.methods.continual_backprop import ContinualBackpropState, continual_backprop
+from gxd_jax.observing import readouts
+from gxd_jax.observing.observation import capture, observe
+from gxd_jax.observing.sites import tap
 from gxd_jax.optimizers import adam, scale_by_adam
-from gxd_jax.reset import reset_collection
-from gxd_jax.transform import ContinualBackpropState, continual_backprop
+from gxd_jax.resets.collections import reset_collection
 from gxd_jax.types import Observation, ResetInfo, UnitRecord
-from gxd_jax.units import ParamAxis, UnitLayer, flatten_index, sequential_units
+from gxd_jax.wiring.discovery.describing import describe
+from gxd_jax.wiring.discovery.finding import Units, find_units
+from gxd_jax.wiring.discovery.verification import verify_units
+from gxd_jax.wiring.layers import ParamAxis, UnitLayer, flatten_index
+from gxd_jax.wiring.sequential import sequential_units
 
 __version__ = "0.1.0"
 

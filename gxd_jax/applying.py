@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gxd_jax import reset
-from gxd_jax import units as units_room
 from gxd_jax.chaining import reset_info
+from gxd_jax.trees import leaves_by_path, plain_path
 from gxd_jax.types import Observation, Params
-from gxd_jax.units import UnitLayer
+from gxd_jax.wiring import axes
+from gxd_jax.wiring.layers import UnitLayer
 
 
 def apply_updates(params: Params, updates: Params, opt_state: Any, units: Sequence[UnitLayer]) -> Params:
@@ -31,11 +31,11 @@ def apply_updates(params: Params, updates: Params, opt_state: Any, units: Sequen
     Returns:
         The new parameters.
     """
-    entries = reset.entry_masks(units, reset_info(opt_state).replaced, params)
+    entries = axes.entry_masks(units, reset_info(opt_state).replaced, leaves_by_path(params))
 
     def apply(key_path, param, update):
         stepped = jnp.asarray(param + update).astype(param.dtype)
-        mask = entries.get(units_room.plain_path(key_path))
+        mask = entries.get(plain_path(key_path))
         return stepped if mask is None else jnp.where(mask & ~jnp.isfinite(param), update.astype(param.dtype), stepped)
 
     return jax.tree_util.tree_map_with_path(apply, params, updates)

@@ -1,4 +1,4 @@
-"""Chains in which the optimizer hears about resets, and what happened in the last update."""
+"""Chains in which the state of the optimizer is reset with the units, and what the last update did."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gxd_jax import reset, tracking
-from gxd_jax.resetting import ResettingState, ResettingTransformation, report_wiring
+from gxd_jax.resets import statistics
+from gxd_jax.resets.state import ResettingTransformation, lend, resetting_states, take_back
 from gxd_jax.types import ResetInfo
-from gxd_jax.units import UnitLayer, WeightLayer
 
 
 def chain(*members: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
@@ -46,30 +45,38 @@ def chain(*members: optax.GradientTransformation) -> optax.GradientTransformatio
             raise ValueError(_AFTER_RESET)
     chained = [optax.with_extra_args_support(member) for member in members]
 
-    def init(params):
-        return tuple(member.init(params) for member in chained)
+    inits = tuple(member.init for member in chained)
 
-    def update(updates, state, params=None, *, wiring=None, **extra_args):
+    def init(params):
+        state = tuple(member.init(params) for member in chained)
+        _check_names(resetting_states(state))
+        return state
+
+    def update(updates, state, params=None, *, optimizer_inits=(), **extra_args):
         if len(state) != len(chained):
             raise ValueError(
                 f"the state has {len(state)} members, the chain {len(chained)}: call this chain's init first"
             )
         extra_args = {"grad": updates} | extra_args  # optax's name for the gradient, for members that read it
-        states: list[Any] = []
+        # What a surrounding chain lends to this one comes before this chain's own members.
+        lent = next((held.optimizer for held in resetting_states(state)), ())
+        states = tuple(lent)
         resets = False
-        for member, old_state in zip(chained, state, strict=True):
-            found: dict[str, UnitLayer | WeightLayer] = {}  # filled by a resetting member, however it is wrapped
+        for number, (member, old_state) in enumerate(zip(chained, lend(state, ()), strict=True)):
             before = updates
-            updates, new_state = member.update(updates, old_state, params, **extra_args, wiring=found)
-            if found:
-                states = _clear(chained, states, found, _masks(old_state, new_state), params, updates)
-            elif resets and not _same_leaves(before, updates):
-                raise ValueError(_AFTER_RESET)
-            resets = resets or bool(found)
-            if wiring is not None:
-                report_wiring(wiring, list(found.values()))
-            states.append(new_state)
-        return updates, tuple(states)
+            if resetting_states(old_state):
+                resets = True
+                known = (*optimizer_inits, *inits[:number])
+                updates, new_state = member.update(
+                    updates, lend(old_state, states), params, optimizer_inits=known, **extra_args
+                )
+                new_state, states = take_back(new_state, states)
+            else:
+                updates, new_state = member.update(updates, old_state, params, **extra_args)
+                if resets and not _same_leaves(before, updates):
+                    raise ValueError(_AFTER_RESET)
+            states = (*states, new_state)
+        return updates, lend(states[len(lent) :], states[: len(lent)])
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -90,53 +97,40 @@ def reset_info(opt_state: Any) -> ResetInfo:
     states = resetting_states(opt_state)
     if not states:
         raise ValueError("the optimizer state holds no state of continual_backprop")
-    names = [name for state in states for name in state.layers]
-    if len(set(names)) < len(names):
-        raise ValueError(
-            f"several resetting members have layers of the same name, of {sorted(names)}: rename them, "
-            "layer._replace(name=..., feature=layer.feature or layer.name)"
-        )
+    _check_names(states)
     layers = {name: layer for state in states for name, layer in state.layers.items()}
     thresholds = {name: state.maturity_threshold for state in states for name in state.layers}
-    statistics = {name: tracking.restart(layer.statistics, layer.replaced) for name, layer in layers.items()}
     return ResetInfo(
         replaced={name: layer.replaced for name, layer in layers.items()},
         counts={name: layer.replaced.sum(-1) for name, layer in layers.items()},
         totals={name: layer.total for name, layer in layers.items()},
-        ages={name: s.age for name, s in statistics.items()},
-        utilities={name: tracking.corrected(s.utility, s.weight) for name, s in statistics.items()},
+        ages={name: layer.statistics.age for name, layer in layers.items()},
+        utilities={
+            name: statistics.corrected(layer.statistics.utility, layer.statistics.weight)
+            for name, layer in layers.items()
+        },
         mature_fraction={
-            name: tracking.mature(s, jnp.expand_dims(thresholds[name], -1)).mean(-1) for name, s in statistics.items()
+            name: statistics.mature(layer.statistics, jnp.expand_dims(thresholds[name], -1)).mean(-1)
+            for name, layer in layers.items()
         },
         skipped_batches=jnp.stack([state.skipped_batches for state in states]).max(0),
     )
 
 
-def resetting_states(state: Any) -> list[ResettingState]:
-    """Returns the states of the resetting members inside an optimizer state."""
-    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ResettingState))
-    return [leaf for leaf in leaves if isinstance(leaf, ResettingState)]
+def _check_names(states: list[Any]) -> None:
+    """Raises a ValueError if several resetting members have a layer of the same name."""
+    names = [name for state in states for name in state.layers]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(
+            f"several resetting members have a layer of the same name, {twice[0]!r}: rename it, "
+            "layer._replace(name=..., feature=layer.feature or layer.name)"
+        )
 
 
 _AFTER_RESET = (
     "a member after the resetting member of chain changes its updates, which would undo the resets: "
     "put continual_backprop last"
 )
-
-
-def _clear(chained: list, states: list, wiring: dict, masks: dict, params: Any, updates: Any) -> list:
-    """Clears the states of the members so far at the entries of the units just replaced."""
-    units = list(wiring.values())
-    for state in states:
-        reset.check_clearable(state, params, units)
-    inits = [member.init for member in chained[: len(states)]]
-    return reset.clear_states(states, inits, optax.apply_updates(params, updates), units, masks)
-
-
-def _masks(old_state: Any, new_state: Any) -> dict[str, Any]:
-    """Returns the masks of units replaced in this very update: a wrapper may have skipped it."""
-    pairs = zip(resetting_states(old_state), resetting_states(new_state), strict=True)
-    return {name: layer.replaced & (new.count != old.count) for old, new in pairs for name, layer in new.layers.items()}
 
 
 def _changes_updates(member: optax.GradientTransformation) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -58,3 +58,25 @@ def check_flag(name: str, flag: Any) -> None:
     """Checks a flag."""
     if not isinstance(flag, bool):
         raise TypeError(f"{name} must be True or False, got {flag!r}")
+
+
+def look_up(what: str, given: Any, table: Mapping[str, Any], others: str) -> Any:
+    """Returns the row of a table whose name is given; what is given besides names is returned as it is.
+
+    Args:
+        what: What the table holds, for messages.
+        given: A name of the table, or a function.
+        table: Name -> row.
+        others: What may be given instead of a name, for messages.
+
+    Raises:
+        ValueError: If there is no such name.
+        TypeError: If it is neither a name nor callable.
+    """
+    if isinstance(given, str):
+        if given not in table:
+            raise ValueError(f"unknown {what} {given!r}: allowed are {sorted(table)} or {others}")
+        return table[given]
+    if not callable(given):
+        raise TypeError(f"{what} must be one of {sorted(table)} or {others}, got {given!r}")
+    return given

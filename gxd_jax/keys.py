@@ -59,3 +59,14 @@ def key_data(key: KeyLike) -> Array:
 def implementation(key: KeyLike) -> Hashable:
     """Returns the implementation of a key, for `jax.random.wrap_key_data`; static also where the key is traced."""
     return jax.random.key_impl(as_key(key))
+
+
+def step_key(data: Array, key_implementation: Hashable, step: Array) -> PRNGKeyArray:
+    """Returns the key of one step.
+
+    Args:
+        data: Raw key data, as a state holds it.
+        key_implementation: From `implementation`.
+        step: Number of the step.
+    """
+    return jax.random.fold_in(jax.random.wrap_key_data(data, impl=key_implementation), step)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from gxd_jax.checks import check_whole
-from gxd_jax.keys import KeyLike, as_key, implementation, key_data
+from gxd_jax.keys import KeyLike, as_key, implementation, key_data, step_key
 from gxd_jax.types import Params
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def make_train_step(observe: Callable, tx: optax.GradientTransformation, *, key:
                 f"the state's key has shape {state.key.shape}, not {key_shape}: give make_train_step a key of the "
                 "implementation that init was given"
             )
-        readout_key = jax.random.fold_in(jax.random.wrap_key_data(state.key, impl=key_implementation), state.count)
+        readout_key = step_key(state.key, key_implementation, state.count)
         loss, gradients, observation = observe(state.params, inputs, targets, key=readout_key)
         updates, opt_state = tx.update(gradients, state.opt_state, state.params, observation=observation)
         params = optax.apply_updates(state.params, updates)

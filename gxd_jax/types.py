@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 Params = Any
 """Any pytree of arrays: a dict, a FrozenDict, a module."""
 
+Path = tuple[str | int, ...]
+"""The keys that lead to a leaf of a tree."""
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Utilities: how much a layer's units are worth, one score a unit, lower is replaced first.
 
-Each is a pure function of a `UnitRecord`. Means run over the batch and over positions. To add one, write a function,
-add its row to `UTILITIES` and a hand-worked test.
+Each is a pure function of a `UnitRecord`. Means run over the batch and over positions. To add one, write a function
+and add its row to `UTILITIES`; a function that reads no sensitivities says so by `without_sensitivities`.
 
 Sources: [N] Dohare et al., Nature 632 (2024); [A] Dohare, Sutton, Mahmood, arXiv 2108.06325; [M] Dohare et al.,
 arXiv 2306.13812; [G] Elisii, Beauchemin, Jamshed, arXiv 2605.06834.
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Literal
 import jax
 import jax.numpy as jnp
 
-from gxd_jax.checks import check_number
+from gxd_jax.batches import unit_means
+from gxd_jax.checks import check_number, look_up
+from gxd_jax.observing.readouts import readout_of
 from gxd_jax.types import UnitRecord
 
 if TYPE_CHECKING:
@@ -24,19 +26,32 @@ if TYPE_CHECKING:
 Utility = Callable[[UnitRecord], "Float[Array, ' U']"]
 
 
+def without_sensitivities(utility: Utility) -> Utility:
+    """Marks a utility that reads no sensitivities, for use as a decorator.
+
+    They are then not looked at: ones that are not finite do not keep a batch out of the averages. A utility that is not
+    marked is taken to read them.
+    """
+    utility.reads_sensitivities = False
+    return utility
+
+
+@without_sensitivities
 def contribution(record: UnitRecord) -> Float[Array, " U"]:
     """Contribution to the next layer: mean abs(h) x sum_k abs(w_out[i, k]), [N] eq. (1)."""
-    return _mean(jnp.abs(record.features)) * record.outgoing_magnitude
+    return unit_means(jnp.abs(record.features)) * record.outgoing_magnitude
 
 
+@without_sensitivities
 def mean_corrected_contribution(record: UnitRecord) -> Float[Array, " U"]:
     """Contribution beyond the mean: mean abs(h - r) x sum_k abs(w_out[i, k]): [A], [M].
 
     Differs from: the public code, which subtracts a reference without this batch and corrects it by another age.
     """
-    return _mean(jnp.abs(record.features - record.reference)) * record.outgoing_magnitude
+    return unit_means(jnp.abs(record.features - record.reference)) * record.outgoing_magnitude
 
 
+@without_sensitivities
 def adaptable_contribution(record: UnitRecord) -> Float[Array, " U"]:
     """`mean_corrected_contribution` over mean abs(w_in): [A], [M]."""
     contribution = mean_corrected_contribution(record)
@@ -45,19 +60,22 @@ def adaptable_contribution(record: UnitRecord) -> Float[Array, " U"]:
     )  # 0 also without incoming weights
 
 
+@without_sensitivities
 def weight(record: UnitRecord) -> Float[Array, " U"]:
     """Outgoing weights: sum_k abs(w_out[i, k]), an ablation in the public code of [N]."""
     return record.outgoing_magnitude
 
 
+@without_sensitivities
 def adaptation(record: UnitRecord) -> Float[Array, " U"]:
     """Ability to adapt: 1 / mean abs(w_in[., i]), [A]. Large incoming weights learn slowly."""
     return 1 / record.incoming_magnitude
 
 
+@without_sensitivities
 def activation(record: UnitRecord) -> Float[Array, " U"]:
     """Activity: mean abs(h), ReDo's score (Sokar et al. 2023) without its division by the layer's mean."""
-    return _mean(jnp.abs(record.features))
+    return unit_means(jnp.abs(record.features))
 
 
 def gradient(record: UnitRecord) -> Float[Array, " U"]:
@@ -72,15 +90,15 @@ def gradient(record: UnitRecord) -> Float[Array, " U"]:
             f"utility 'gradient' needs the sensitivities of readout 'loss', got those of {record.readout!r}: "
             "pass readout='loss' to observe"
         )
-    return _mean(jnp.abs(sensitivities)) / record.features.shape[0]
+    return unit_means(jnp.abs(sensitivities)) / record.features.shape[0]
 
 
 def gxd(record: UnitRecord) -> Float[Array, " U"]:
     """Gradient times difference from reference: mean_b abs(sum_p g[b, p, i] (h[b, p, i] - r[i])), [G].
 
     The first-order size of the change of the readout when the unit is moved to its reference, which is what a reset
-    with compensation does. With `logits_exact` the 2-norm over outputs stands for the absolute value, with `fisher`
-    the square.
+    with compensation does. Its size is what the readout says: an absolute value, with `logits_exact` the 2-norm over
+    outputs, with `fisher` the square.
 
     Raises:
         ValueError: If there are no sensitivities.
@@ -88,11 +106,10 @@ def gxd(record: UnitRecord) -> Float[Array, " U"]:
     sensitivities = _sensitivities("gxd", record)
     change = sensitivities * (record.features - record.reference)
     positions = tuple(range(1 - record.features.ndim, -1))
-    change = change.sum(positions)
-    size = _SIZES.get(record.readout, jnp.abs)(change)
-    return size.mean(0)
+    return readout_of(record.readout).size(change.sum(positions)).mean(0)
 
 
+@without_sensitivities
 def random(record: UnitRecord) -> Float[Array, " U"]:
     """Uniform on [0, 1): the control."""
     return jax.random.uniform(record.key, record.reference.shape)
@@ -110,19 +127,11 @@ UTILITIES: dict[str, Utility] = {
     "random": random,
 }
 
-# Utilities that read no sensitivities: their pullback is never computed, and a bad one does not stop the averages.
-_WITHOUT_SENSITIVITIES = tuple(utility for utility in UTILITIES.values() if utility not in (gradient, gxd))
-
-# How a change of the readout, [B, U] or [K, B, U], becomes a size [B, U]; the absolute value where nothing is said.
-_SIZES: dict[str | None, Callable] = {
-    "logits_exact": lambda change: jnp.sqrt(jnp.square(change).sum(0)),
-    "fisher": jnp.square,
-}
-
 
 # Benefit of a reset, up to a constant of the layer: what a fresh unit can do less what this one can.
 BENEFITS: dict[str, Utility] = {
-    "adaptation": lambda record: record.incoming_magnitude,  # a unit of large incoming weights learns slowly
+    # A unit of large incoming weights learns slowly.
+    "adaptation": without_sensitivities(lambda record: record.incoming_magnitude),
     "gradient": lambda record: -gradient(record),
 }
 
@@ -161,9 +170,7 @@ def combine(
         >>> utility = combine("contribution", "adaptation", weight=2.0)
     """
     score_cost = resolve_utility(cost)
-    if isinstance(benefit, str) and benefit not in BENEFITS:
-        raise ValueError(f"unknown benefit {benefit!r}: allowed are {sorted(BENEFITS)} or a function")
-    score_benefit = resolve_utility(BENEFITS[benefit] if isinstance(benefit, str) else benefit)
+    score_benefit = look_up("benefit", benefit, BENEFITS, "a function of a UnitRecord")
     check_number("weight", weight, "[0, inf)", lambda value: 0 <= value < float("inf"))
     if not isinstance(scale, str) or scale not in _SCALES:
         raise ValueError(f"unknown scale {scale!r}: allowed are {sorted(_SCALES)}")
@@ -172,7 +179,8 @@ def combine(
     def combined(record: UnitRecord) -> Float[Array, " U"]:
         return weight * scaled(score_cost(record)) - scaled(score_benefit(record))
 
-    return combined
+    reads = reads_sensitivities(score_cost) or reads_sensitivities(score_benefit)
+    return combined if reads else without_sensitivities(combined)
 
 
 def _relative(values: Float[Array, " U"]) -> Float[Array, " U"]:
@@ -196,25 +204,15 @@ def resolve_utility(utility: str | Utility) -> Utility:
         ValueError: If there is no such name.
         TypeError: If it is neither a name nor a function.
     """
-    if isinstance(utility, str):
-        if utility not in UTILITIES:
-            raise ValueError(f"unknown utility {utility!r}: allowed are {sorted(UTILITIES)} or a function")
-        return UTILITIES[utility]
-    if not callable(utility):
-        raise TypeError(f"utility must be a name or a function of a UnitRecord, got {utility!r}")
-    return utility
+    return look_up("utility", utility, UTILITIES, "a function of a UnitRecord")
 
 
 def reads_sensitivities(utility: Utility) -> bool:
-    """Whether a utility may read sensitivities; a user's function may."""
-    return all(utility is not known for known in _WITHOUT_SENSITIVITIES)
+    """Whether a utility may read sensitivities: all may that are not marked by `without_sensitivities`."""
+    return getattr(utility, "reads_sensitivities", True)
 
 
 def _sensitivities(utility: str, record: UnitRecord) -> Array:
     if record.sensitivities is None:
         raise ValueError(f"utility {utility!r} needs sensitivities: give observe a readout other than None")
     return record.sensitivities
-
-
-def _mean(values: Float[Array, "B *P U"]) -> Float[Array, " U"]:
-    return values.mean(tuple(range(values.ndim - 1)))

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from gxd_jax import drawing, tracking
 from gxd_jax.checks import check_number, check_period
 from gxd_jax.keys import KeyLike
-from gxd_jax.resetting import Candidates, ResettingTransformation, Rule, resetting_transformation
-from gxd_jax.units import UnitLayer
+from gxd_jax.resets import statistics
+from gxd_jax.resets.engine import unit_resets
+from gxd_jax.resets.initializers import KernelInit
+from gxd_jax.resets.rules import Candidates, Rule
+from gxd_jax.resets.state import ResettingTransformation
 from gxd_jax.utilities import Utility
+from gxd_jax.wiring.layers import UnitLayer
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float
@@ -25,7 +28,7 @@ def reset_dormant(
     tau: float,
     period: int,
     decay: float,
-    kernel_init: drawing.Initializer | dict[str, drawing.Initializer] | None,
+    kernel_init: KernelInit,
     compensate: bool,
     axis_name: str | None,
     key: KeyLike,
@@ -47,12 +50,12 @@ def reset_dormant(
     check_period(period)
 
     def choose(memory, step):
-        ranking = tracking.corrected(step.statistics.utility, step.statistics.weight)
+        ranking = statistics.corrected(step.statistics.utility, step.statistics.weight)
         due = step.count % period == 0
         eligible = due & dormant(ranking, step.statistics.weight > 0, tau)
         return Candidates(ranking, eligible, eligible.sum(dtype=jnp.int32)), memory
 
-    return resetting_transformation(
+    return unit_resets(
         units,
         Rule(init=lambda size: (), choose=choose, most=lambda size: size),
         utility=utility,
@@ -65,7 +68,9 @@ def reset_dormant(
 
 
 def dormant(score: Float[Array, " U"], observed: Bool[Array, " U"], tau: Any) -> Bool[Array, " U"]:
-    """Units whose score is at most tau times the layer's mean; all of a layer that scores 0, without dividing by it.
+    """Returns the mask of the units whose score is at most tau times the layer's mean.
+
+    Of a layer that scores 0 those are all: nothing is divided by the mean.
 
     Args:
         score: A score of each unit, 0 or more.

@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gxd_jax import reset
-from gxd_jax import units as units_room
-from gxd_jax.types import Params
-from gxd_jax.units import Path
+from gxd_jax.resets.optimizer_state import clear_state
+from gxd_jax.trees import leaves_by_path, replace_leaves
+from gxd_jax.types import Params, Path
 
 
 def full_reset(
@@ -56,8 +55,8 @@ def full_reset(
         raise ValueError(
             f"fresh must be a tree like params, {jax.tree.structure(params)}, got {jax.tree.structure(fresh)}"
         )
-    leaves = units_room.leaves_by_path(fresh)
-    for path, leaf in units_room.leaves_by_path(params).items():
+    leaves = leaves_by_path(fresh)
+    for path, leaf in leaves_by_path(params).items():
         if jnp.shape(leaf) != jnp.shape(leaves[path]):
             raise ValueError(f"{path} has shape {jnp.shape(leaf)} in params and {jnp.shape(leaves[path])} in fresh")
     if paths is None:
@@ -70,5 +69,5 @@ def full_reset(
         if not found:
             raise ValueError(f"params have nothing at {prefix}; the paths there are {list(leaves)}")
         chosen |= found
-    params = units_room.replace_leaves(params, chosen)
-    return params, reset.clear_state(opt_state, tx.init, params, dict.fromkeys(chosen, jnp.array(True)))
+    params = replace_leaves(params, chosen)
+    return params, clear_state(opt_state, tx.init, params, dict.fromkeys(chosen, jnp.array(True)))

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import optax
 
-from gxd_jax import drawing
 from gxd_jax.keys import KeyLike
 from gxd_jax.methods.dormancy import reset_dormant
-from gxd_jax.units import UnitLayer
+from gxd_jax.resets.initializers import KernelInit
 from gxd_jax.utilities import gradient
+from gxd_jax.wiring.layers import UnitLayer
 
 
 def regrama(
@@ -19,7 +19,7 @@ def regrama(
     tau: float = 0.01,
     period: int = 1000,
     decay: float = 0.0,
-    kernel_init: drawing.Initializer | dict[str, drawing.Initializer] | None = None,
+    kernel_init: KernelInit = None,
     compensate: bool = True,
     axis_name: str | None = None,
     key: KeyLike = 0,

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import optax
 
-from gxd_jax import drawing, reset, selection, tracking
-from gxd_jax import units as units_room
-from gxd_jax.checks import check_number, check_period
-from gxd_jax.gating import run_if
-from gxd_jax.keys import KeyLike, implementation
-from gxd_jax.resetting import (
-    Candidates,
-    LayerState,
-    ResettingState,
-    ResettingTransformation,
-    check_state,
-    initial_state,
-    report_wiring,
-)
-from gxd_jax.units import Path, WeightLayer
+from gxd_jax.checks import check_number, check_period, look_up
+from gxd_jax.keys import KeyLike
+from gxd_jax.resets import selection, statistics
+from gxd_jax.resets.engine import resets
+from gxd_jax.resets.initializers import KernelInit
+from gxd_jax.resets.rules import Candidates, Evidence, Rule
+from gxd_jax.trees import kernels_of, leaves_by_path
+from gxd_jax.types import Params, Path
+from gxd_jax.wiring.layers import WeightLayer, weight_layer
 
 if TYPE_CHECKING:
     from jaxtyping import Array
 
-# Utility of single weights: (weights after the optimizer's step, their gradient) -> scores of the same shape.
-WEIGHT_UTILITIES: dict[str, Callable[[Array, Any], Array]] = {
+WeightUtility = Callable[["Array", Any], "Array"]
+"""Utility of single weights: (weights after the optimizer's step, their gradient) -> scores of the same shape."""
+
+WEIGHT_UTILITIES: dict[str, WeightUtility] = {
     "magnitude": lambda weights, grad: jnp.abs(weights),
     "gradient": lambda weights, grad: jnp.abs(weights * grad),
 }
@@ -40,11 +33,11 @@ WEIGHT_UTILITIES: dict[str, Callable[[Array, Any], Array]] = {
 def selective_weight_reinitialization(
     kernels: Sequence[Path] | None = None,
     *,
-    utility: str = "gradient",
+    utility: str | WeightUtility = "gradient",
     rate: float = 0.01,
     period: int = 100,
     decay: float = 0.0,
-    kernel_init: drawing.Initializer | dict[str, drawing.Initializer] | None = None,
+    kernel_init: KernelInit = None,
     key: KeyLike = 0,
 ) -> optax.GradientTransformationExtraArgs:
     """Draws anew, every `period` updates, the share `rate` of each kernel's weights that is of least utility.
@@ -59,13 +52,13 @@ def selective_weight_reinitialization(
 
     Args:
         kernels: Paths of the kernels. None: every parameter of two or more axes.
-        utility: "magnitude" or "gradient".
+        utility: "magnitude", "gradient", or a function (weights, their gradient or None) -> scores of the same shape.
         rate: Share of a kernel's weights that is drawn anew at each reset, in [0, 1].
         period: Updates between resets: they come with updates `period`, 2 `period`, ...
         decay: Decay of a running average of the utility, in [0, 1). 0: that of the resetting update decides alone.
         kernel_init: Initializer (key, shape, dtype) -> array of fresh weights, drawn for whole kernels, or a dict of
-            them by the kernel's path joined by slashes. None: normal, zero mean, with the standard deviation that the
-            kernel had when the state was created. `jax.nn.initializers.zeros` prunes.
+            them by the kernel's path joined by slashes. None: normal, with the mean and the standard deviation
+            that the kernel had when the state was created. `jax.nn.initializers.zeros` prunes.
         key: An int or a JAX key; under vmap a key for each replica.
 
     Returns:
@@ -83,120 +76,53 @@ def selective_weight_reinitialization(
         [H] Hernandez-Garcia, Dohare, Luo and Sutton, "Reinitializing weights vs units for maintaining plasticity in
         neural networks", CoLLAs 2025, arXiv 2508.00212.
     """
-    if utility not in WEIGHT_UTILITIES:
-        raise ValueError(f"unknown utility {utility!r} of weights: allowed are {sorted(WEIGHT_UTILITIES)}")
+    score = look_up("utility", utility, WEIGHT_UTILITIES, "a function")
     check_number("rate", rate, "[0, 1]", lambda value: 0 <= value <= 1)
-    check_number("decay", decay, "[0, 1)", lambda value: 0 <= value < 1)
     check_period(period)
     if kernels is not None:
         _check_kernels(kernels)
-    wrap = functools.partial(jax.random.wrap_key_data, impl=implementation(key))
 
-    def init(params):
-        leaves = units_room.leaves_by_path(params)
-        layers = _weight_layers(kernels, leaves)
-        initializers = drawing.resolve_initializers(kernel_init, layers)
-        drawing.check_initializers(initializers, {layer.name: [leaves[layer.path].shape] for layer in layers})
-        states = {}
-        for layer in layers:
-            kernel = jnp.asarray(leaves[layer.path], jnp.float32)
-            states[layer.name] = LayerState(
-                statistics=tracking.init_statistics(kernel.size),
-                memory=(),
-                initial_std=(kernel.std(),),
-                replaced=jnp.zeros(kernel.size, bool),
-                total=jnp.zeros((), jnp.int32),
-            )
-        return initial_state(key, 0, states)
+    def layers_of(params: Params) -> list[WeightLayer]:
+        leaves = leaves_by_path(params)
+        paths = list(kernels_of(params)) if kernels is None else [tuple(path) for path in kernels]
+        if missing := [path for path in paths if path not in leaves]:
+            raise ValueError(f"params have no kernels {missing}; the paths there are {list(leaves)}")
+        if not paths:
+            raise ValueError("params hold no kernel (an array of 2 or more axes)")
+        return [weight_layer(path, jnp.size(leaves[path])) for path in paths]
 
-    def update(updates, state, params=None, *, grad=None, wiring=None, **extra_args):
-        del extra_args
-        if params is None:
-            raise ValueError("resets need the parameters: call update(grads, state, params)")
+    def reader(*, grad: Any = None, **others: Any) -> Callable[[WeightLayer, dict[Path, Any], Any], Evidence]:
+        del others
         if utility == "gradient" and grad is None:
             raise ValueError(
                 "utility 'gradient' needs the gradient: use gxd_jax.chain, or call update(..., grad=grads)"
             )
-        leaves, old_updates = units_room.leaves_by_path(params), units_room.leaves_by_path(updates)
-        grads = {} if grad is None else units_room.leaves_by_path(grad)
-        layers = _weight_layers(kernels, leaves)
-        if wiring is not None:
-            report_wiring(wiring, layers)
-        check_state(state, [layer.name for layer in layers])
-        due = (state.count + 1) % period == 0
+        gradients = {} if grad is None else leaves_by_path(grad)
 
-        statistics, candidates, finite = {}, {}, []
-        for layer, count_key in zip(layers, _step_keys(wrap(state.key), state.count, len(layers))[:-1], strict=True):
-            old = state.layers[layer.name]
-            stepped = jnp.asarray(leaves[layer.path] + old_updates[layer.path], jnp.float32)
-            scores = WEIGHT_UTILITIES[utility](stepped, grads.get(layer.path)).ravel().astype(jnp.float32)
-            finite.append(jnp.isfinite(scores).all())
-            aged = tracking.restart(old.statistics, old.replaced)
-            aged = tracking.advance_reference(aged, jnp.zeros_like(scores), finite[-1], decay)
-            statistics[layer.name] = tracking.advance_utility(aged, scores, finite[-1], decay)
-            ranking = tracking.corrected(statistics[layer.name].utility, aged.weight)
-            eligible = due & (aged.weight > 0)
-            share = selection.share_by_chance(rate, scores.size, count_key)
-            count = jnp.minimum(share, eligible.sum(dtype=jnp.int32))
-            candidates[layer.name] = Candidates(ranking, eligible, count)
+        def read(layer: WeightLayer, stepped: dict[Path, Any], key: Any) -> Evidence:
+            del key
+            (kernel,) = layer.incoming
+            weights = jnp.asarray(stepped[kernel.path], jnp.float32)
+            scores = score(weights, gradients.get(kernel.path)).ravel().astype(jnp.float32)
+            return Evidence(jnp.zeros_like(scores), jnp.isfinite(scores).all(), lambda reference: scores)
 
-        masks, draws = draw(state, layers, candidates, leaves)
-        new_updates = {
-            layer.path: reset.overwritten(
-                leaves[layer.path],
-                old_updates[layer.path],
-                masks[layer.name].reshape(leaves[layer.path].shape),
-                draws[layer.name],
-            )
-            for layer in layers
-        }
-        new_layers = {
-            name: LayerState(
-                statistics=statistics[name],
-                memory=(),
-                initial_std=state.layers[name].initial_std,
-                replaced=masks[name],
-                total=tracking.count_up(state.layers[name].total, candidates[name].count),
-            )
-            for name in masks
-        }
-        return units_room.replace_leaves(updates, new_updates), ResettingState(
-            count=state.count + 1,
-            key=state.key,
-            maturity_threshold=state.maturity_threshold,
-            skipped_batches=tracking.count_skipped(state.skipped_batches, finite),
-            layers=new_layers,
-        )
+        return read
 
-    def draw(state, layers, candidates, leaves):
-        """Chooses the weights and draws whole kernels, on resetting steps."""
-        shapes = {layer.name: leaves[layer.path].shape for layer in layers}
-        initializers = drawing.resolve_initializers(kernel_init, layers)
-        stds = {name: state.layers[name].initial_std[0] for name in shapes}
+    def choose(memory, step):
+        ranking = statistics.corrected(step.statistics.utility, step.statistics.weight)
+        due = step.count % period == 0
+        eligible = due & (step.statistics.weight > 0)
+        share = selection.round_at_random(selection.as_rate(rate), eligible, step.key)
+        return Candidates(ranking, eligible, share), memory
 
-        def skip(*operands):
-            return jax.tree.map(jnp.zeros_like, jax.eval_shape(work, *operands))
-
-        def work(data, step, stds, candidates):
-            draw_keys = jax.random.split(_step_keys(wrap(data), step, len(shapes))[-1], len(shapes))
-            masks, draws = {}, {}
-            for (name, shape), draw_key in zip(shapes.items(), draw_keys, strict=True):
-                chosen, size = candidates[name], math.prod(shape)
-                most = selection.most_owed(rate, size)
-                numbers = selection.lowest(chosen.utility, chosen.eligible, chosen.count, most)
-                masks[name] = selection.mask_of(numbers, size)
-                initializer = initializers[name]
-                draws[name] = (
-                    stds[name] * jax.random.normal(draw_key, shape, jnp.float32)
-                    if initializer is None
-                    else initializer(draw_key, shape, jnp.float32)
-                )
-            return masks, draws
-
-        owed = jnp.stack([chosen.count for chosen in candidates.values()])
-        return run_if((owed > 0).any(), work, skip, state.key, state.count, stds, candidates)
-
-    return ResettingTransformation(init, update)
+    return resets(
+        layers_of,
+        reader,
+        Rule(init=lambda size: (), choose=choose, most=lambda size: selection.most_replaced(rate, size)),
+        decay=decay,
+        kernel_init=kernel_init,
+        key=key,
+    )
 
 
 def _check_kernels(kernels: Sequence[Path]) -> None:
@@ -204,21 +130,3 @@ def _check_kernels(kernels: Sequence[Path]) -> None:
         raise TypeError(f'kernels must be a list of paths such as [("hidden", "kernel")], got {kernels!r}')
     if len(set(map(tuple, kernels))) < len(kernels):
         raise ValueError(f"the paths of kernels must differ, got {list(kernels)}")
-
-
-def _weight_layers(kernels: Sequence[Path] | None, leaves: dict[Path, Any]) -> list[WeightLayer]:
-    """Returns the kernels as layers of single weights."""
-    if kernels is None:
-        paths = [path for path, leaf in leaves.items() if jnp.ndim(leaf) >= 2]
-    else:
-        paths = [tuple(path) for path in kernels]
-    if missing := [path for path in paths if path not in leaves]:
-        raise ValueError(f"params have no kernels {missing}; the paths there are {list(leaves)}")
-    if not paths:
-        raise ValueError("params hold no kernel (an array of 2 or more axes)")
-    return [WeightLayer("/".join(map(str, path)), path) for path in paths]
-
-
-def _step_keys(key: Array, step: Array, layers: int) -> Array:
-    """Returns this step's keys: of the count for each layer, and of the draws."""
-    return jax.random.split(jax.random.fold_in(key, step), layers + 1)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax.numpy as jnp
 import optax
 
-from gxd_jax import drawing, tracking
+from gxd_jax.batches import examples_and_positions
 from gxd_jax.checks import check_number
 from gxd_jax.keys import KeyLike
-from gxd_jax.resetting import Candidates, Rule, resetting_transformation
+from gxd_jax.resets import statistics
+from gxd_jax.resets.engine import unit_resets
+from gxd_jax.resets.initializers import KernelInit
+from gxd_jax.resets.rules import Candidates, Rule
 from gxd_jax.types import UnitRecord
-from gxd_jax.units import UnitLayer
+from gxd_jax.wiring.layers import UnitLayer
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int
@@ -39,7 +42,7 @@ def self_normalized_resets(
     rejection: float = 0.01,
     initial_gap: float = 100.0,
     decay: float = 0.99,
-    kernel_init: drawing.Initializer | dict[str, drawing.Initializer] | None = None,
+    kernel_init: KernelInit = None,
     compensate: bool = True,
     axis_name: str | None = None,
     key: KeyLike = 0,
@@ -102,7 +105,7 @@ def self_normalized_resets(
         candidates = Candidates(step.statistics.utility, improbable, improbable.sum(dtype=jnp.int32))
         return candidates, Firing(*(jnp.where(improbable, 0, value) for value in memory))  # a newborn has no past
 
-    return resetting_transformation(
+    return unit_resets(
         units,
         Rule(init=init, choose=choose, most=lambda size: size),
         utility=_fires,
@@ -116,12 +119,12 @@ def self_normalized_resets(
 
 def _fires(record: UnitRecord) -> Float[Array, " U"]:
     """1 for units that fire in this batch, else 0."""
-    return (record.features > 0).any(tuple(range(record.features.ndim - 1))).astype(jnp.float32)
+    return (record.features > 0).any(examples_and_positions(record.features)).astype(jnp.float32)
 
 
 def _advance(memory: Firing, fires: Bool[Array, " U"], finite: Bool[Array, ""], decay: float) -> Firing:
     """Lets an update enter a unit's past: with its next firing, so that a silence does not excuse itself."""
-    silence = tracking.count_up(memory.silence, finite)
+    silence = statistics.count_up(memory.silence, finite)
     fires = fires & finite
     return Firing(
         silence=jnp.where(fires, 0, silence),

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from gxd_jax.checks import check_number
-from gxd_jax.drawing import normal_like
-from gxd_jax.keys import KeyLike, implementation, key_data
+from gxd_jax.keys import KeyLike, implementation, key_data, step_key
+from gxd_jax.trees import normal_like
 
 if TYPE_CHECKING:
     from jaxtyping import Array, UInt32
@@ -54,8 +54,7 @@ def shrink_and_perturb(shrink: float, noise_std: float, *, key: KeyLike = 0) -> 
         del extra_args
         if params is None:
             raise ValueError("shrink_and_perturb needs the parameters: call update(grads, state, params)")
-        step_key = jax.random.fold_in(jax.random.wrap_key_data(state.key, impl=key_implementation), state.count)
-        noise = normal_like(params, step_key)
+        noise = normal_like(params, step_key(state.key, key_implementation, state.count))
 
         def move(update, param, noise):
             return (update - shrink * (param + update) + noise_std * noise).astype(update.dtype)

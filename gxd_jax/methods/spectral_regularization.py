@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gxd_jax import units as units_room
 from gxd_jax.checks import check_number, check_whole
 from gxd_jax.keys import KeyLike, as_key
-from gxd_jax.units import Path
+from gxd_jax.trees import joined, kernels_of, leaves_by_path, replace_leaves
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -63,10 +62,10 @@ def spectral_regularization(
     check_whole("iterations", iterations, 1)
 
     def init(params):
-        kernels = _kernels(params)
+        kernels = kernels_of(params)
         keys = jax.random.split(as_key(key), max(len(kernels), 1))
         vectors = {
-            _name(path): _unit(jax.random.normal(vector_key, kernel.shape[-1:], jnp.float32))
+            joined(path): _unit(jax.random.normal(vector_key, kernel.shape[-1:], jnp.float32))
             for (path, kernel), vector_key in zip(kernels.items(), keys, strict=False)
         }
         return SpectralRegularizationState(vectors=vectors, cost=jnp.zeros((), jnp.float32))
@@ -75,28 +74,20 @@ def spectral_regularization(
         del extra_args
         if params is None:
             raise ValueError("spectral_regularization needs the parameters: call update(grads, state, params)")
-        gradients = units_room.leaves_by_path(updates)
+        gradients = leaves_by_path(updates)
         vectors, new, cost = {}, {}, jnp.zeros((), jnp.float32)
-        for path, kernel in _kernels(params).items():
+        for path, kernel in kernels_of(params).items():
             matrix = jnp.asarray(kernel, jnp.float32).reshape(-1, kernel.shape[-1])
-            u, sigma, v = _first_singular_triple(matrix, state.vectors[_name(path)], iterations)
+            u, sigma, v = _first_singular_triple(matrix, state.vectors[joined(path)], iterations)
             excess = sigma**power - 1
             slope = strength * 2 * excess * power * sigma ** (power - 1)
             term = (slope * u[:, None] * v).reshape(kernel.shape)
             new[path] = gradients[path] + term.astype(gradients[path].dtype)
-            vectors[_name(path)] = v
+            vectors[joined(path)] = v
             cost += jnp.asarray(strength * excess**2, jnp.float32)
-        return units_room.replace_leaves(updates, new), SpectralRegularizationState(vectors=vectors, cost=cost)
+        return replace_leaves(updates, new), SpectralRegularizationState(vectors=vectors, cost=cost)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _kernels(params) -> dict[Path, Array]:
-    return {path: leaf for path, leaf in units_room.leaves_by_path(params).items() if jnp.ndim(leaf) >= 2}
-
-
-def _name(path: Path) -> str:
-    return "/".join(map(str, path))
 
 
 def _unit(vector: Float[Array, " n"]) -> Float[Array, " n"]:

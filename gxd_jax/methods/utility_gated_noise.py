@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from gxd_jax.checks import check_number
-from gxd_jax.drawing import normal_like
-from gxd_jax.keys import KeyLike, implementation, key_data
+from gxd_jax.keys import KeyLike, implementation, key_data, step_key
+from gxd_jax.trees import normal_like
 from gxd_jax.types import Params
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def utility_gated_noise(
         del extra_args
         if params is None:
             raise ValueError("utility_gated_noise needs the parameters: call update(grads, state, params)")
-        step_key = jax.random.fold_in(jax.random.wrap_key_data(state.key, impl=key_implementation), state.count)
-        noise = normal_like(updates, step_key)
+        noise = normal_like(updates, step_key(state.key, key_implementation, state.count))
 
         def follow(utility, gradient, weight):
             return (decay * utility - (1 - decay) * gradient * weight).astype(utility.dtype)

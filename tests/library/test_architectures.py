@@ -11,7 +11,7 @@ import pytest
 
 import gxd_jax as gxd
 from gxd_jax import ParamAxis
-from gxd_jax.units import leaves_by_path
+from gxd_jax.trees import leaves_by_path
 from tests.library.architectures import ARCHITECTURES, Architecture, at, layer, linen, normal
 
 TRAINED = (

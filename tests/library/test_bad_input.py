@@ -391,7 +391,7 @@ FRESH = jax.tree.map(lambda leaf: leaf[..., :1], PARAMS)
         (lambda: COST(sets={"l1": [[9]]}), ValueError, r"'l1' name the units \[9\]: allowed are 0 to 3"),
         (lambda: COST(sets={"l1": [[-1]]}), ValueError, r"units \[-1\]"),
         (lambda: COST(sets={"l1": [[0, 0]]}), ValueError, r"a unit twice: \[0, 0\]"),
-        (lambda: COST(sets={"l1": [[0.7]]}), TypeError, "whole numbers of units, got float64"),
+        (lambda: COST(sets={"l1": [[0.7]]}), TypeError, "must be indices of units, got float64"),
         (lambda: COST(chunk=0), ValueError, "chunk must be 1 or more, got 0"),
         (lambda: COST(compensate="no"), TypeError, "compensate must be True or False"),
         (lambda: COST(references={}), ValueError, r"references of layer 'l1' must have shape \(4,\), got none"),
@@ -416,7 +416,6 @@ FRESH = jax.tree.map(lambda leaf: leaf[..., :1], PARAMS)
             ValueError,
             r"key must lie in \[-2\*\*63, 2\*\*63\), got 9223372036854775808",
         ),
-        (lambda: contribution(replacement_rate=1e-20), ValueError, "must be 0, or 1e-16 or more, got 1e-20"),
         (lambda: update(contribution(utility=lambda r: None), FULL), TypeError, "the utility returned None .*'l1'"),
         (
             lambda: contribution().update(PARAMS, OTHER_STATE, PARAMS, observation=FULL),

@@ -150,7 +150,7 @@ MISTAKES = [
 
 
 def test_verify_units_finds_planted_mistakes(architecture):
-    shapes = {path: leaf.shape for path, leaf in gxd.units.leaves_by_path(architecture.params).items()}
+    shapes = {path: leaf.shape for path, leaf in gxd.trees.leaves_by_path(architecture.params).items()}
     planted = {mistake.__name__: mistake(architecture.units, shapes) for mistake in MISTAKES}
     planted = {name: layer for name, layer in planted.items() if layer is not None}
     assert planted

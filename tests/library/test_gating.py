@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gxd_jax.gating import known_after, run_if
+from gxd_jax.resets.gating import known_after, run_if
 
 
 def counted(values, wanted):

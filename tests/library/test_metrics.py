@@ -203,13 +203,13 @@ def test_reset_cost_of_the_outputs_alone():
     cost = metrics.reset_cost(apply, params, units, X, sets={"one": jnp.array([[1]])}, redraw=False)["one"][0]
     _, features = gxd.capture(apply, params, units, X)
     (layer,) = [layer for layer in units if layer.name == "one"]
-    leaves = gxd.units.leaves_by_path(params)
+    leaves = gxd.trees.leaves_by_path(params)
     (kernel,), (bias,) = (axis.path for axis in layer.outgoing), layer.outgoing_bias
     taken = {
         kernel: leaves[kernel].at[1].set(0.0),
         bias: leaves[bias] + features["one"][:, 1].mean() * leaves[kernel][1],
     }
-    after = apply(gxd.units.replace_leaves(params, taken), X)
+    after = apply(gxd.trees.replace_leaves(params, taken), X)
     np.testing.assert_allclose(cost, np.linalg.norm(after - apply(params, X), axis=1).mean(), rtol=1e-5)
 
 

@@ -1,0 +1,25 @@
+"""What one batch says of each unit: features [B, ..., U] become one value a unit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+
+def examples_and_positions(features: Array) -> tuple[int, ...]:
+    """Returns the axes of features [B, ..., U] over which a unit's value is taken: all but the last."""
+    return tuple(range(features.ndim - 1))
+
+
+def unit_means(values: Float[Array, "B *P U"]) -> Float[Array, " U"]:
+    """Returns the mean of each unit over examples and positions."""
+    return values.mean(examples_and_positions(values))
+
+
+def mean_over_shards(value: Array, axis_name: str | tuple[str, ...] | None) -> Array:
+    """Averages a batch statistic over the shards of the batch; None: the batch is whole."""
+    return value if axis_name is None else jax.lax.pmean(value, axis_name)

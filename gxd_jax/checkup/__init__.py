@@ -1,0 +1,1 @@
+"""A check-up of a network's plasticity: the report, its text and its figure."""

@@ -1,0 +1,1 @@
+"""Observing one batch: loss, gradients, features and sensitivities."""

@@ -1,0 +1,1 @@
+"""What every method that resets units or weights does; `engine` is one update, step by step."""

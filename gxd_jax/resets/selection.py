@@ -1,0 +1,167 @@
+"""How many units of a layer are replaced now, and which: those of lowest utility."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
+
+_LIMBS = 4
+_LIMB_BITS = 16
+_LIMB = 1 << _LIMB_BITS
+_FRACTION_BITS = _LIMBS * _LIMB_BITS
+_FLOAT32_MANTISSA_BITS = 23
+_FLOAT32_EXPONENT_BIAS = 127
+_FINITE_MAX = jnp.finfo(jnp.float32).max
+
+Accumulator = tuple[Any, ...]
+"""A fraction of a unit in four limbs of 16 bits, uint32: sum_i limbs[i] / 2^(16 (i + 1))."""
+
+
+class Rate(NamedTuple):
+    """A replacement rate in [0, 1] in binary fixed point, a multiple of 2^-64.
+
+    Replacements are counted in integers, so that a rate of 1e-3 with 100 units replaces one at update 10 and not 11,
+    after 10^8 updates too; adding floats drifts.
+
+    Attributes:
+        whole: 1 for a rate of 1, else 0.
+        limbs: The fraction, as in `Accumulator`.
+    """
+
+    whole: Any
+    limbs: Accumulator
+
+
+def as_rate(rate: Any) -> Rate:
+    """Turns a replacement rate into fixed point, rounded up.
+
+    A float stands for every number that rounds to it, so it is first raised by half a unit in its last place: 1/3 with
+    three units then replaces one at every update, and not 0.9999... of one. A JAX array (traced or not, as from
+    `optax.inject_hyperparams`) is read as float32.
+
+    Args:
+        rate: A number in [0, 1] or a scalar JAX array.
+    """
+    if isinstance(rate, jax.Array):
+        return _traced_rate(rate)
+    exact = Fraction(rate.item() if isinstance(rate, (np.ndarray, np.generic)) else rate)
+    if exact and isinstance(rate, (float, np.floating, np.ndarray)):
+        exact += Fraction(float(np.spacing(rate))) / 2
+    scaled = min(math.ceil(exact * 2**_FRACTION_BITS), 2**_FRACTION_BITS)
+    limbs = (scaled >> (_FRACTION_BITS - _LIMB_BITS * (i + 1)) & (_LIMB - 1) for i in range(_LIMBS))
+    return Rate(scaled >> _FRACTION_BITS, tuple(limbs))
+
+
+def _traced_rate(rate: Array) -> Rate:
+    """Reads a float32 as fixed point: mantissa x 2^shift in units of 2^-64, raised by half a unit in its last place."""
+    rate = jnp.clip(rate.astype(jnp.float32), 0.0, 1.0)
+    bits = jax.lax.bitcast_convert_type(rate, jnp.uint32)
+    exponent = (bits >> _FLOAT32_MANTISSA_BITS).astype(jnp.int32)
+    mantissa = (bits & (1 << _FLOAT32_MANTISSA_BITS) - 1) | (1 << _FLOAT32_MANTISSA_BITS)
+    mantissa = 2 * mantissa + 1
+    shift = exponent - _FLOAT32_EXPONENT_BIAS - _FLOAT32_MANTISSA_BITS - 1 + _FRACTION_BITS
+    shift = jnp.maximum(shift, -31)  # the mantissa has 25 bits: anything smaller is rounded up to one unit too
+    below = jnp.maximum(-shift, 0).astype(jnp.uint32)  # bits below 2^-64, rounded up
+    mantissa = mantissa + ((jnp.uint32(1) << below) - 1)
+    places = _LIMB_BITS * jnp.arange(_LIMBS - 1, -1, -1) - shift  # bits to drop before each limb; negative: to add
+    right = jnp.where(places < 32, mantissa >> jnp.clip(places, 0, 31).astype(jnp.uint32), 0)
+    left = jnp.where(places > -_LIMB_BITS, mantissa << jnp.clip(-places, 0, _LIMB_BITS).astype(jnp.uint32), 0)
+    limbs = jnp.where(places >= 0, right, left) & (_LIMB - 1)
+    is_fraction = (rate > 0) & (rate < 1)
+    return Rate((rate == 1).astype(jnp.uint32), tuple(jnp.where(is_fraction, limbs, 0).astype(jnp.uint32)))
+
+
+def most_replaced(rate: Any, size: int) -> int:
+    """Returns the most units of a layer of `size` units that can be replaced at once: ceil(rate x size)."""
+    return size if isinstance(rate, jax.Array) else math.ceil(Fraction(str(rate)) * size)
+
+
+def empty_accumulator() -> tuple[UInt32[Array, ""], ...]:
+    """Returns an accumulator that holds nothing."""
+    return tuple(jnp.zeros((), jnp.uint32) for _ in range(_LIMBS))
+
+
+def accumulate(
+    accumulator: Accumulator, rate: Rate, eligible: Bool[Array, " U"]
+) -> tuple[Int[Array, ""], tuple[UInt32[Array, ""], ...]]:
+    """Adds rate x eligible units to the accumulator and takes the whole part out (step 5; [N], Algorithm 1).
+
+    Args:
+        accumulator: Fraction of a unit carried over from earlier updates.
+        rate: From `as_rate`.
+        eligible: Mask of the units that may be replaced.
+
+    Returns:
+        Number of units to replace now, int32, at most those eligible; and the fraction left over.
+
+    References:
+        [N] Dohare et al., "Loss of plasticity in deep continual learning", Nature 632 (2024).
+    """
+    count = eligible.sum(dtype=jnp.uint32)
+    low, high = count & (_LIMB - 1), count >> _LIMB_BITS
+    whole, rest = _add_multiple(accumulator, rate.limbs, low)
+    whole += rate.whole * count
+    if eligible.shape[0] >= _LIMB:  # the upper half of the count: the rate shifted by one limb
+        more, rest = _add_multiple(rest, (*rate.limbs[1:], 0), high)
+        whole += more + rate.limbs[0] * high
+    return jnp.minimum(whole, count).astype(jnp.int32), rest
+
+
+def _add_multiple(
+    accumulator: Accumulator, limbs: Accumulator, factor: UInt32[Array, ""]
+) -> tuple[UInt32[Array, ""], tuple[UInt32[Array, ""], ...]]:
+    """Adds factor x limbs, factor below 2^16, to an accumulator; returns the whole part and the rest.
+
+    Nothing overflows: (2^16 - 1) + (2^16 - 1)^2 + (2^16 - 1) = 2^32 - 1.
+    """
+    rest, carry = list(accumulator), jnp.uint32(0)
+    for i in reversed(range(_LIMBS)):
+        total = accumulator[i] + factor * jnp.asarray(limbs[i], jnp.uint32) + carry
+        carry, rest[i] = total >> _LIMB_BITS, total & (_LIMB - 1)
+    return carry, tuple(rest)
+
+
+def round_at_random(rate: Rate, eligible: Bool[Array, " U"], key: PRNGKeyArray) -> Int[Array, ""]:
+    """Rounds rate x eligible units up or down at random, so that the mean is right and nothing is carried.
+
+    Returns:
+        Number of units to replace now, int32, at most those eligible.
+    """
+    count, rest = accumulate(empty_accumulator(), rate, eligible)
+    fraction = sum(limb / float(_LIMB) ** (i + 1) for i, limb in enumerate(rest))
+    return count + jax.random.bernoulli(key, fraction).astype(jnp.int32)
+
+
+def lowest(
+    utility: Float[Array, " U"], eligible: Bool[Array, " U"], count: Int[Array, ""], most: int
+) -> Int[Array, " most"]:
+    """Returns the indices of the `count` eligible units of lowest utility, ties to the lowest index (step 6).
+
+    Infinite (and undefined) utilities rank as the largest.
+
+    Args:
+        utility: Utility of each unit.
+        eligible: Mask of the units that may be replaced.
+        count: How many to replace, at most `most` and at most the number of eligible units.
+        most: Static length of the result.
+
+    Returns:
+        int32 [most]: the chosen units, padded with U.
+    """
+    ranked = jnp.where(jnp.isnan(utility), _FINITE_MAX, jnp.minimum(utility, _FINITE_MAX))
+    ranked = jnp.where(eligible, ranked, jnp.inf)
+    order = jnp.argmin(ranked)[None] if most == 1 else jnp.argsort(ranked)[:most]
+    return jnp.where(jnp.arange(most) < count, order, utility.shape[0]).astype(jnp.int32)
+
+
+def mask_of(indices: Int[Array, " k"], size: int) -> Bool[Array, " U"]:
+    """Returns the mask of the units with these indices; padding (U) marks none."""
+    return jnp.zeros(size, bool).at[indices].set(True, mode="drop")

@@ -1,0 +1,120 @@
+"""What a resetting method keeps from update to update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from gxd_jax.keys import KeyLike, key_data
+from gxd_jax.resets.initial_weights import InitialWeights
+from gxd_jax.resets.statistics import Statistics
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, UInt32
+
+
+class LayerState(NamedTuple):
+    """What a resetting method keeps of one layer.
+
+    Attributes:
+        statistics: Ages and running averages; those of units replaced in the last update are newborn.
+        memory: What the method's rule keeps besides: of continual backprop the fraction of a unit carried over.
+        initial: Initial distribution of each incoming parameter.
+        replaced: Units replaced in the last update, bool [U].
+        total: Units replaced since the start, int32.
+    """
+
+    statistics: Statistics
+    memory: Any
+    initial: tuple[InitialWeights, ...]
+    replaced: Bool[Array, " U"]
+    total: Int[Array, ""]
+
+
+class ResettingState(NamedTuple):
+    """State of a resetting method.
+
+    Attributes:
+        count: Number of updates, uint32.
+        key: Raw data of the key from which every step's keys are derived.
+        maturity_threshold: As in the last update, float32.
+        skipped_batches: Batches kept out of some layer's statistics, int32.
+        layers: Layer name -> `LayerState`.
+        optimizer: States of the optimizer, lent by a surrounding `gxd_jax.chain` for the time of an update, so that
+            they are reset with the units (step 8). Between updates there are none.
+    """
+
+    count: UInt32[Array, ""]
+    key: UInt32[Array, " words"]
+    maturity_threshold: Float[Array, ""]
+    skipped_batches: Int[Array, ""]
+    layers: dict[str, LayerState]
+    optimizer: tuple[Any, ...] = ()
+
+
+class ResettingTransformation(optax.GradientTransformationExtraArgs):
+    """A transformation whose updates reset units; nothing in a chain may change them afterwards."""
+
+
+def first_state(key: KeyLike, maturity_threshold: Any, layers: dict[str, LayerState]) -> ResettingState:
+    """Returns the state before the first update."""
+    return ResettingState(
+        count=jnp.zeros((), jnp.uint32),
+        key=key_data(key),
+        maturity_threshold=jnp.array(maturity_threshold, jnp.float32),
+        skipped_batches=jnp.zeros((), jnp.int32),
+        layers=layers,
+    )
+
+
+def check_layers(state: ResettingState, names: Sequence[str]) -> None:
+    """Raises a ValueError if a state was made for other layers."""
+    if set(state.layers) != set(names):
+        raise ValueError(f"the state holds the layers {sorted(state.layers)}, the method resets {sorted(names)}")
+
+
+def _is_resetting(node: Any) -> bool:
+    return isinstance(node, ResettingState)
+
+
+def resetting_states(state: Any) -> list[ResettingState]:
+    """Returns the states of the resetting members inside an optimizer state."""
+    return [node for node in jax.tree.leaves(state, is_leaf=_is_resetting) if _is_resetting(node)]
+
+
+def lend(state: Any, optimizer: Sequence[Any]) -> Any:
+    """Returns an optimizer state whose resetting members hold these states of the optimizer."""
+
+    def held(node: Any) -> Any:
+        return node._replace(optimizer=tuple(optimizer)) if _is_resetting(node) else node
+
+    return jax.tree.map(held, state, is_leaf=_is_resetting)
+
+
+def take_back(state: Any, optimizer: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Takes the states of the optimizer out of an optimizer state again.
+
+    Args:
+        state: The state that came from a member which held them.
+        optimizer: What was lent.
+
+    Returns:
+        The state without them, and the states of the optimizer with what each of the holders reset.
+    """
+    copies = [node.optimizer for node in resetting_states(state)]
+    taken = copies[0] if len(copies) == 1 else jax.tree.map(_changed, optimizer, *copies)
+    return lend(state, ()), taken
+
+
+def _changed(lent: Array, *copies: Array) -> Array:
+    """Merges what several holders made of one leaf: each has changed the entries of its own units."""
+    merged = lent
+    for copy in copies:
+        if copy is not lent and jnp.issubdtype(copy.dtype, jnp.number):
+            same = (copy == lent) | ((copy != copy) & (lent != lent))
+            merged = jnp.where(same, merged, copy)
+    return merged
