@@ -21,8 +21,8 @@ _FLOAT32_MANTISSA_BITS = 23
 _FLOAT32_EXPONENT_BIAS = 127
 _FINITE_MAX = jnp.finfo(jnp.float32).max
 
-Accumulator = tuple[Any, ...]
-"""A fraction of a unit in four limbs of 16 bits, uint32: sum_i limbs[i] / 2^(16 (i + 1))."""
+Limbs = tuple[Any, ...]
+"""A fraction in four limbs of 16 bits, each a uint32: sum_i limbs[i] / 2^(16 (i + 1))."""
 
 
 class Rate(NamedTuple):
@@ -33,11 +33,11 @@ class Rate(NamedTuple):
 
     Attributes:
         whole: 1 for a rate of 1, else 0.
-        limbs: The fraction, as in `Accumulator`.
+        limbs: The fraction.
     """
 
     whole: Any
-    limbs: Accumulator
+    limbs: Limbs
 
 
 def as_rate(rate: Any) -> Rate:
@@ -84,14 +84,26 @@ def most_replaced(rate: Any, size: int) -> int:
     return size if isinstance(rate, jax.Array) else math.ceil(Fraction(str(rate)) * size)
 
 
-def empty_accumulator() -> tuple[UInt32[Array, ""], ...]:
+class Accumulator(NamedTuple):
+    """A fraction of a unit, carried from update to update: high / 2^32 + low / 2^64.
+
+    Two words and not four limbs, as each is a loop of its own in the compiled step.
+
+    Attributes:
+        high: uint32.
+        low: uint32.
+    """
+
+    high: UInt32[Array, ""]
+    low: UInt32[Array, ""]
+
+
+def empty_accumulator() -> Accumulator:
     """Returns an accumulator that holds nothing."""
-    return tuple(jnp.zeros((), jnp.uint32) for _ in range(_LIMBS))
+    return Accumulator(high=jnp.zeros((), jnp.uint32), low=jnp.zeros((), jnp.uint32))
 
 
-def accumulate(
-    accumulator: Accumulator, rate: Rate, eligible: Bool[Array, " U"]
-) -> tuple[Int[Array, ""], tuple[UInt32[Array, ""], ...]]:
+def accumulate(accumulator: Accumulator, rate: Rate, eligible: Bool[Array, " U"]) -> tuple[Int[Array, ""], Accumulator]:
     """Adds rate x eligible units to the accumulator and takes the whole part out (step 5; [N], Algorithm 1).
 
     Args:
@@ -106,25 +118,28 @@ def accumulate(
         [N] Dohare et al., "Loss of plasticity in deep continual learning", Nature 632 (2024).
     """
     count = eligible.sum(dtype=jnp.uint32)
-    low, high = count & (_LIMB - 1), count >> _LIMB_BITS
-    whole, rest = _add_multiple(accumulator, rate.limbs, low)
+    lower, upper = count & (_LIMB - 1), count >> _LIMB_BITS
+    whole, rest = _add_multiple(_as_limbs(accumulator), rate.limbs, lower)
     whole += rate.whole * count
     if eligible.shape[0] >= _LIMB:  # the upper half of the count: the rate shifted by one limb
-        more, rest = _add_multiple(rest, (*rate.limbs[1:], 0), high)
-        whole += more + rate.limbs[0] * high
-    return jnp.minimum(whole, count).astype(jnp.int32), rest
+        more, rest = _add_multiple(rest, (*rate.limbs[1:], 0), upper)
+        whole += more + rate.limbs[0] * upper
+    high, low = (rest[i] << _LIMB_BITS | rest[i + 1] for i in (0, 2))
+    return jnp.minimum(whole, count).astype(jnp.int32), Accumulator(high, low)
 
 
-def _add_multiple(
-    accumulator: Accumulator, limbs: Accumulator, factor: UInt32[Array, ""]
-) -> tuple[UInt32[Array, ""], tuple[UInt32[Array, ""], ...]]:
-    """Adds factor x limbs, factor below 2^16, to an accumulator; returns the whole part and the rest.
+def _as_limbs(accumulator: Accumulator) -> Limbs:
+    return tuple(part for word in accumulator for part in (word >> _LIMB_BITS, word & (_LIMB - 1)))
+
+
+def _add_multiple(added_to: Limbs, limbs: Limbs, factor: UInt32[Array, ""]) -> tuple[UInt32[Array, ""], Limbs]:
+    """Adds factor x limbs, factor below 2^16, to a fraction; returns the whole part and the rest.
 
     Nothing overflows: (2^16 - 1) + (2^16 - 1)^2 + (2^16 - 1) = 2^32 - 1.
     """
-    rest, carry = list(accumulator), jnp.uint32(0)
+    rest, carry = list(added_to), jnp.uint32(0)
     for i in reversed(range(_LIMBS)):
-        total = accumulator[i] + factor * jnp.asarray(limbs[i], jnp.uint32) + carry
+        total = added_to[i] + factor * jnp.asarray(limbs[i], jnp.uint32) + carry
         carry, rest[i] = total >> _LIMB_BITS, total & (_LIMB - 1)
     return carry, tuple(rest)
 
@@ -136,7 +151,7 @@ def round_at_random(rate: Rate, eligible: Bool[Array, " U"], key: PRNGKeyArray) 
         Number of units to replace now, int32, at most those eligible.
     """
     count, rest = accumulate(empty_accumulator(), rate, eligible)
-    fraction = sum(limb / float(_LIMB) ** (i + 1) for i, limb in enumerate(rest))
+    fraction = sum(word / float(_LIMB) ** (2 * i + 2) for i, word in enumerate(rest))
     return count + jax.random.bernoulli(key, fraction).astype(jnp.int32)
 
 
