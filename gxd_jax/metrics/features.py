@@ -1,4 +1,4 @@
-"""Diagnostics of hidden units and of weights: masks over units, ranks of features, sizes of weights."""
+"""Diagnostics of hidden units and of weights: masks over units, ranks of features, magnitudes of weights."""
 
 from __future__ import annotations
 
