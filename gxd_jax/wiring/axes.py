@@ -132,7 +132,7 @@ def weighted_outgoing_sums(
     return sums
 
 
-# --- Values and masks over units, spread over a parameter ----------------------------------------------------------
+# --- Values and masks over units, repeated over a parameter --------------------------------------------------------
 
 
 def spread(place: Place, values: Shaped[Array, " U"], shape: tuple[int, ...], fill: Any) -> Array:
