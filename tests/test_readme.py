@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
 import gxd_jax as gxd
 
@@ -172,6 +173,15 @@ CHECKS = {
 }
 
 
+@pytest.fixture
+def quick_compilation():
+    """Most of the time goes into compiling small programs that run for an instant."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.mark.usefixtures("quick_compilation")
 def test_the_guide(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
