@@ -17,10 +17,10 @@ from gxd_jax.wiring.layers import UnitLayer
 
 
 def apply_updates(params: Params, updates: Params, opt_state: Any, units: Sequence[UnitLayer]) -> Params:
-    """Applies updates like `optax.apply_updates`, and heals replaced units whose parameters were not finite.
+    """Applies updates like `optax.apply_updates`, also to replaced units whose parameters were not finite.
 
-    Adding an update cannot turn a NaN or an infinity into a number. Here the entries of units replaced in this update
-    are selected instead where the old parameter was not finite.
+    Adding an update cannot turn a NaN or an infinity into a number. Here the new values of replaced units are selected
+    instead of added where the old parameter was not finite.
 
     Args:
         params: Parameters before the update.

@@ -1,4 +1,4 @@
-"""What one batch says of each unit: features [B, ..., U] become one value a unit."""
+"""Averages over one batch: features [B, ..., U] become one value a unit."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def unit_means(values: Float[Array, "B *P U"]) -> Float[Array, " U"]:
 
 
 def mean_over_shards(value: Array, axis_name: str | tuple[str, ...] | None) -> Array:
-    """Averages a batch statistic over the shards of the batch; None: the batch is whole."""
+    """Averages a batch statistic over the shards of the batch; with None the batch is not sharded."""
     return value if axis_name is None else jax.lax.pmean(value, axis_name)

@@ -1,4 +1,4 @@
-"""Chains in which the state of the optimizer is reset with the units, and what the last update did."""
+"""Chains that reset the optimizer's state with the units, and the report of the last update."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def chain(*members: optax.GradientTransformation) -> optax.GradientTransformatio
                 f"the state has {len(state)} members, the chain {len(chained)}: call this chain's init first"
             )
         extra_args = {"grad": updates} | extra_args  # optax's name for the gradient, for members that read it
-        # What a surrounding chain lends to this one comes before this chain's own members.
+        # States that a surrounding chain put into this one come before those of this chain's own members.
         lent = next((held.optimizer for held in resetting_states(state)), ())
         states = tuple(lent)
         resets = False
@@ -134,7 +134,7 @@ _AFTER_RESET = (
 
 
 def _changes_updates(member: optax.GradientTransformation) -> bool:
-    """Whether a member is seen to change updates; False where it cannot be tried on a small example."""
+    """Whether a member changes the updates of a small example; False where it cannot be tried on one."""
     example = {"probe": jnp.ones((2, 2))}
     try:
         updates, _ = member.update(example, member.init(example), example)

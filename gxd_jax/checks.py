@@ -1,4 +1,4 @@
-"""Checks of hyper-parameters: what is concrete fails before tracing, what is traced passes."""
+"""Checks of hyper-parameters: wrong concrete values raise before tracing, traced values are not checked."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check_flag(name: str, flag: Any) -> None:
 
 
 def look_up(what: str, given: Any, table: Mapping[str, Any], others: str) -> Any:
-    """Returns the row of a table whose name is given; what is given besides names is returned as it is.
+    """Returns the row of a table by its name; a function is returned as it is.
 
     Args:
         what: What the table holds, for messages.

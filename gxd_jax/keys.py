@@ -1,7 +1,7 @@
-"""Random keys: an int, a typed key or an old uint32 key come in; raw data goes into optimizer states.
+"""Random keys: users give an int, a typed key or an old-style uint32 key; optimizer states hold the key's raw data.
 
-States hold raw key data, so that checkpoints through NumPy work; the key's implementation (threefry, rbg) is read
-from the key that the user gave.
+Raw data survives checkpoints through NumPy. The key's implementation (threefry, rbg) is read from the key that the user
+gave.
 """
 
 from __future__ import annotations
@@ -67,6 +67,6 @@ def step_key(data: Array, key_implementation: Hashable, step: Array) -> PRNGKeyA
     Args:
         data: Raw key data, as a state holds it.
         key_implementation: From `implementation`.
-        step: Number of the step.
+        step: Index of the step.
     """
     return jax.random.fold_in(jax.random.wrap_key_data(data, impl=key_implementation), step)

@@ -1,4 +1,4 @@
-"""Adam whose bias correction counts each weight's own updates, so that a reset weight starts anew."""
+"""Adam whose bias correction counts the updates of each weight, so that the count of a reset weight starts at 0."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def scale_by_adam(
 ) -> optax.GradientTransformation:
     """Rescales updates like `optax.scale_by_adam`, with a count for each weight.
 
-    While nothing is reset it equals `optax.scale_by_adam`. After `gxd_jax.chain` has cleared a weight's moments, a
-    shared count would correct them as if they were old, so that the weight's first steps have the wrong size; here the
-    count is cleared with them.
+    While nothing is reset it equals `optax.scale_by_adam`. After `gxd_jax.chain` has reset a weight's moments, a shared
+    count would correct them as if they had been averaged since the start, and the weight's first updates would have the
+    wrong size. Here the count is reset with them.
 
     Args:
         b1: Decay of the first moment.

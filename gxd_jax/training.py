@@ -1,4 +1,4 @@
-"""A train step and a task loop: pure functions, for `jit`, `scan` and `vmap`. The caller maps over seeds."""
+"""A train step and the loop over a task: pure functions, for `jit`, `scan` and `vmap`. The caller maps over seeds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class TrainState(NamedTuple):
     Attributes:
         params: The parameters.
         opt_state: The optimizer's state.
-        key: Raw data of the key from which every step's key is derived.
-        count: Number of steps made, uint32.
+        key: Raw data of the key from which the key of every step is derived.
+        count: Number of steps so far, uint32.
     """
 
     params: Params
@@ -52,7 +52,7 @@ def make_train_step(observe: Callable, tx: optax.GradientTransformation, *, key:
     Args:
         observe: From `gxd_jax.observe`.
         tx: The optimizer, with or without a resetting member.
-        key: Any key of the implementation that `init` was given; only that is read from it.
+        key: Any key of the implementation (threefry, rbg) that `init` was given; only the implementation matters.
 
     Returns:
         A function (state, inputs, targets) -> (state, first result of `observe`: the loss, or (loss, aux)). It raises a
@@ -94,7 +94,7 @@ def train_task(
         num_steps: Number of steps, 0 or more, static.
 
     Returns:
-        The states of training and stream after the last step, and the losses (or whatever the step returns), stacked.
+        The states of training and stream after the last step, and the losses (or other results of the step), stacked.
     """
     check_whole("num_steps", num_steps, 0)
 

@@ -40,7 +40,7 @@ def leaves_by_path(tree: Params) -> dict[Path, Any]:
 
 
 def replace_leaves(tree: Params, leaves: dict[Path, Any]) -> Params:
-    """Returns `tree` with the leaves named in `leaves` exchanged."""
+    """Returns `tree` with the leaves at the paths of `leaves` replaced."""
     return jax.tree_util.tree_map_with_path(lambda key_path, leaf: leaves.get(plain_path(key_path), leaf), tree)
 
 
@@ -57,7 +57,7 @@ def kernels_of(params: Params) -> dict[Path, Any]:
 def normal_like(tree: Params, key: Array) -> Params:
     """Draws standard normal noise like the leaves of a tree.
 
-    One draw for all leaves: `optax.tree.random_like` makes a draw a leaf, which takes longer to compile and to run.
+    One draw for all leaves: `optax.tree.random_like` draws each leaf by itself, which takes longer to compile and run.
     """
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
     return unravel(jax.random.normal(key, flat.shape, flat.dtype))

@@ -1,4 +1,4 @@
-"""Types that several rooms share: what a batch showed, what a utility may read, what an update did."""
+"""Types that several modules share: an observed batch, what a utility may read, what an update did."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Path = tuple[str | int, ...]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Observation:
-    """What one batch showed of the hidden units.
+    """Features and sensitivities of the hidden units on one batch.
 
     Attributes:
         features: Layer name -> unit outputs [B, ..., U], the values that the outgoing weights read.
         sensitivities: Layer name -> derivative of the readout, per example (not divided by the batch size), by the
             features: [B, ..., U], or [K, B, ..., U] for the readout `logits_exact`. None where no utility needs it.
-        readout: Name of the readout that the sensitivities speak about. Static: it is not an array.
+        readout: Name of the readout of the sensitivities. Static: it is not an array.
     """
 
     features: dict[str, Array]
@@ -35,7 +35,7 @@ class Observation:
 
 
 class UnitRecord(NamedTuple):
-    """Everything a utility may read about one layer at one step.
+    """Everything that a utility may read of one layer at one update.
 
     Attributes:
         features: Unit outputs of the batch [B, ..., U], float32.
@@ -44,7 +44,7 @@ class UnitRecord(NamedTuple):
         reference: Running mean output of each unit, bias-corrected, current batch included [U].
         incoming_magnitude: Mean absolute incoming weight of each unit [U], after the optimizer's step.
         outgoing_magnitude: Sum of absolute outgoing weights of each unit [U], after the optimizer's step.
-        key: A key of this layer and step.
+        key: A key of this layer and update.
     """
 
     features: Float[Array, "B *P U"]
@@ -63,10 +63,10 @@ class ResetInfo(NamedTuple):
         replaced: Units replaced in the last update, bool [U].
         counts: Number of units replaced in the last update, int32.
         totals: Number of units replaced since the start, int32.
-        ages: Updates since each unit's birth, int32 [U].
+        ages: Updates since each unit was last initialised, int32 [U].
         utilities: Bias-corrected running utility of each unit, float32 [U]; 0 for a unit without statistics.
         mature_fraction: Share of units old enough to be replaced, float32.
-        skipped_batches: Batches kept out of some layer's statistics because they were not finite, int32.
+        skipped_batches: Number of batches that did not enter some layer's averages because they were not finite, int32.
     """
 
     replaced: dict[str, Bool[Array, " U"]]

@@ -1,10 +1,8 @@
-"""Utilities: how much a layer's units are worth, one score a unit, lower is replaced first.
+"""Utilities: how useful a layer's units are, one score a unit; the units of lowest utility are replaced first.
 
-Each is a pure function of a `UnitRecord`. Means run over the batch and over positions. To add one, write a function
-and add its row to `UTILITIES`; a function that reads no sensitivities says so by `without_sensitivities`.
-
-Sources: [N] Dohare et al., Nature 632 (2024); [A] Dohare, Sutton, Mahmood, arXiv 2108.06325; [M] Dohare et al.,
-arXiv 2306.13812; [G] Elisii, Beauchemin, Jamshed, arXiv 2605.06834.
+Each is a pure function of a `UnitRecord`. h are features, r references, g sensitivities; w_in and w_out are a unit's
+incoming and outgoing weights. Means run over the batch and over positions. To add one, write a function and add its row
+to `UTILITIES`; a function that reads no sensitivities says so by `without_sensitivities`.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ Utility = Callable[[UnitRecord], "Float[Array, ' U']"]
 def without_sensitivities(utility: Utility) -> Utility:
     """Marks a utility that reads no sensitivities, for use as a decorator.
 
-    They are then not looked at: ones that are not finite do not keep a batch out of the averages. A utility that is not
-    marked is taken to read them.
+    Sensitivities that are not finite then do not keep a batch out of the averages. A utility that is not marked is
+    taken to read them.
     """
     utility.reads_sensitivities = False
     return utility
@@ -38,22 +36,25 @@ def without_sensitivities(utility: Utility) -> Utility:
 
 @without_sensitivities
 def contribution(record: UnitRecord) -> Float[Array, " U"]:
-    """Contribution to the next layer: mean abs(h) x sum_k abs(w_out[i, k]), [N] eq. (1)."""
+    """Contribution utility: mean abs(h) x sum_k abs(w_out[i, k]), Dohare et al., Nature 632 (2024), eq. (1)."""
     return unit_means(jnp.abs(record.features)) * record.outgoing_magnitude
 
 
 @without_sensitivities
 def mean_corrected_contribution(record: UnitRecord) -> Float[Array, " U"]:
-    """Contribution beyond the mean: mean abs(h - r) x sum_k abs(w_out[i, k]): [A], [M].
+    """Mean-corrected contribution utility: mean abs(h - r) x sum_k abs(w_out[i, k]).
 
     Differs from: the public code, which subtracts a reference without this batch and corrects it by another age.
+
+    References:
+        Dohare, Sutton, Mahmood, arXiv 2108.06325; Dohare et al., arXiv 2306.13812.
     """
     return unit_means(jnp.abs(record.features - record.reference)) * record.outgoing_magnitude
 
 
 @without_sensitivities
 def adaptable_contribution(record: UnitRecord) -> Float[Array, " U"]:
-    """`mean_corrected_contribution` over mean abs(w_in): [A], [M]."""
+    """Mean-corrected contribution / mean abs(w_in): contribution x adaptation, arXiv 2108.06325 and 2306.13812."""
     contribution = mean_corrected_contribution(record)
     return jnp.where(
         contribution == 0, 0.0, contribution / record.incoming_magnitude
@@ -62,13 +63,13 @@ def adaptable_contribution(record: UnitRecord) -> Float[Array, " U"]:
 
 @without_sensitivities
 def weight(record: UnitRecord) -> Float[Array, " U"]:
-    """Outgoing weights: sum_k abs(w_out[i, k]), an ablation in the public code of [N]."""
+    """Outgoing weights: sum_k abs(w_out[i, k]), an ablation in the public code of Dohare et al., Nature 632 (2024)."""
     return record.outgoing_magnitude
 
 
 @without_sensitivities
 def adaptation(record: UnitRecord) -> Float[Array, " U"]:
-    """Ability to adapt: 1 / mean abs(w_in[., i]), [A]. Large incoming weights learn slowly."""
+    """Adaptation utility: 1 / mean abs(w_in[., i]), arXiv 2108.06325. Units of large incoming weights learn slowly."""
     return 1 / record.incoming_magnitude
 
 
@@ -79,7 +80,7 @@ def activation(record: UnitRecord) -> Float[Array, " U"]:
 
 
 def gradient(record: UnitRecord) -> Float[Array, " U"]:
-    """Learning signal: mean abs(dL/dh), L the mean loss of the batch: the loss-gradient activity of the ReGraMa family.
+    """Loss gradient: mean abs(dL/dh), L the mean loss of the batch, as ReGraMa (Liu et al., arXiv 2505.24061) takes it.
 
     Raises:
         ValueError: If the sensitivities are not those of the readout `loss`.
@@ -94,14 +95,17 @@ def gradient(record: UnitRecord) -> Float[Array, " U"]:
 
 
 def gxd(record: UnitRecord) -> Float[Array, " U"]:
-    """Gradient times difference from reference: mean_b abs(sum_p g[b, p, i] (h[b, p, i] - r[i])), [G].
+    """Gradient times difference from reference: mean_b abs(sum_p g[b, p, i] (h[b, p, i] - r[i])).
 
-    The first-order size of the change of the readout when the unit is moved to its reference, which is what a reset
-    with compensation does. Its size is what the readout says: an absolute value, with `logits_exact` the 2-norm over
-    outputs, with `fisher` the square.
+    To first order, the sum is the change of the readout when the unit moves to its reference, which is what a reset
+    with compensation does. The readout defines its size: the absolute value; with `logits_exact` the 2-norm over
+    outputs; with `fisher` the square.
 
     Raises:
         ValueError: If there are no sensitivities.
+
+    References:
+        Elisii, Beauchemin, Jamshed, arXiv 2605.06834.
     """
     sensitivities = _sensitivities("gxd", record)
     change = sensitivities * (record.features - record.reference)
@@ -111,7 +115,7 @@ def gxd(record: UnitRecord) -> Float[Array, " U"]:
 
 @without_sensitivities
 def random(record: UnitRecord) -> Float[Array, " U"]:
-    """Uniform on [0, 1): the control."""
+    """Uniform on [0, 1): units are replaced at random, as a control."""
     return jax.random.uniform(record.key, record.reference.shape)
 
 
@@ -128,7 +132,7 @@ UTILITIES: dict[str, Utility] = {
 }
 
 
-# Benefit of a reset, up to a constant of the layer: what a fresh unit can do less what this one can.
+# Benefit of a reset, up to a constant of the layer: it is larger where a unit adapts less than a fresh one.
 BENEFITS: dict[str, Utility] = {
     # A unit of large incoming weights learns slowly.
     "adaptation": without_sensitivities(lambda record: record.incoming_magnitude),
@@ -145,18 +149,17 @@ def combine(
 ) -> Utility:
     """Returns a utility that weighs the cost of a reset against its benefit: weight * C - B, [G] eq. (2).
 
-    C says what a reset takes from the network, B what plasticity it brings; the units of lowest `weight * C - B` are
-    replaced. Cost and benefit have units of their own, so each is divided by its mean size over the layer, or made a
-    rank within it, and `weight`, the lambda of [G], is a pure number.
+    C is the cost of a reset, the change of the outputs; B is its benefit, the plasticity gained. The units of lowest
+    `weight * C - B` are replaced. C and B are measured on different scales, so each is divided by its mean absolute
+    value over the layer, or turned into its rank within the layer; `weight`, the lambda of [G], then has no dimension.
 
     Args:
         cost: A name of `UTILITIES` or a function.
-        benefit: "adaptation": mean abs(w_in), what a unit loses in ability to adapt by large incoming weights;
-            "gradient": minus the utility `gradient`, which needs the readout `loss`; or a function that is larger
-            where a reset brings more.
+        benefit: "adaptation": mean abs(w_in), as units of large incoming weights learn slowly; "gradient": minus the
+            utility `gradient`, which needs the readout `loss`; or a function that is larger where a reset brings more.
         weight: Weight of the cost, 0 or more.
-        scale: "mean": each is divided by its mean size; "rank": each is its rank in the layer, from 0 to 1, which no
-            few units of huge cost can stretch, for two sorts of the layer a step.
+        scale: "mean": each is divided by its mean absolute value; "rank": each is replaced by its rank in the layer,
+            from 0 to 1, which is robust to a few units of very large cost and takes two sorts of the layer a step.
 
     Returns:
         A utility, for `continual_backprop`.
@@ -164,7 +167,10 @@ def combine(
     Raises:
         TypeError, ValueError: If cost, benefit or scale is unknown, or the weight is not a number of 0 or more.
 
-    Differs from: [G], which leaves cost and benefit in units of their own.
+    Differs from: [G], which does not scale cost and benefit.
+
+    References:
+        [G] Elisii, Beauchemin, Jamshed, arXiv 2605.06834.
 
     Example:
         >>> utility = combine("contribution", "adaptation", weight=2.0)
@@ -184,7 +190,7 @@ def combine(
 
 
 def _relative(values: Float[Array, " U"]) -> Float[Array, " U"]:
-    """Divides scores by their mean size over the layer; 0 where all are 0."""
+    """Divides scores by their mean absolute value over the layer; 0 where all are 0."""
     size = jnp.abs(values).mean()
     return values / jnp.where(size > 0, size, 1.0)
 

@@ -42,28 +42,27 @@ def check_up(
 ) -> Report:
     """Examines the hidden units of a network on a probe set.
 
-    A pure function of arrays: call it as it is, under `jit`, or under `vmap` over seeds. It only reads, and what it
-    computes is kept apart from what surrounds it (an optimization barrier), so that training goes on with the very same
-    bits. It costs a few runs of the network on the probe set and a singular value decomposition a layer: log it every
-    so many steps.
+    A pure function of arrays: call it as it is, under `jit`, or under `vmap` over seeds. An optimization barrier keeps
+    XLA from merging it with the code around it, so that the results of training stay the same to the bit. It costs a
+    few runs of the network on the probe set and a singular value decomposition a layer: log it every so many steps.
 
     The ranks are those of the matrix [examples, U] of a layer's features. In maps [B, H, W, U], and for tokens, every
-    position of every example is a row: they count the directions among channels, and say nothing about positions.
+    position of every example is a row: the ranks are over channels, not over positions.
 
     Args:
         apply: (params, inputs) -> outputs [B, ...].
         params: The parameters.
         units: The unit layers.
         probe: A fixed set of inputs, the same for every check-up that is compared.
-        opt_state: The optimizer's state. With a resetting member (`continual_backprop`, a method that resets units) the
-            layers that it knows also have ages, utilities, the share of mature units and the growth of weights.
+        opt_state: The optimizer's state, with a resetting member (`continual_backprop` or another method that resets
+            units). The report of its layers then has ages, utilities, the share of mature units and weight growth too.
         tau: Threshold of dormant units, as in `metrics.dormant_units`.
         fraction: Share of examples below which a unit is of low activity, as in `metrics.low_activity_units`.
         epsilon: Nearness to a bound that counts, as in `metrics.saturated_share` and `metrics.saturated_units`.
-        saturated_at: Share of the examples on which a saturated unit is near a bound; 1 as in `saturated_units`. Units
-            of worn-out tanh networks jump from one bound to the other and pass between them now and then.
-        bounds: (lower, upper) bounds of the activation functions, or a dict of them by layer. Layers without are tested
-            by intervention (`metrics.saturated_share`), which costs two runs of the network a layer.
+        saturated_at: A unit counts as saturated if it is near a bound on at least this share of the examples; 1 as in
+            `saturated_units`. Saturated tanh units are at one bound or the other, with few examples in between.
+        bounds: (lower, upper) bounds of the activation functions, or a dict of them by layer. Layers without bounds are
+            tested by intervention (`metrics.saturated_share`), which costs two runs of the network a layer.
 
     Returns:
         A `Report`.
@@ -85,8 +84,8 @@ def check_up(
         ([False, False, True], [1.0, 2.0, 0.0])
 
     References:
-        [N] Dohare et al., "Loss of plasticity in deep continual learning", Nature 632 (2024); Sokar et al., "The
-        dormant neuron phenomenon in deep reinforcement learning", ICML 2023.
+        Dohare et al., "Loss of plasticity in deep continual learning", Nature 632 (2024); Sokar et al., "The dormant
+        neuron phenomenon in deep reinforcement learning", ICML 2023.
     """
     check_function("apply", apply)
     check_number("tau", tau, "[0, inf)", lambda value: 0 <= value < float("inf"))
@@ -172,7 +171,7 @@ def _resolve_bounds(bounds: Bounds | Mapping[str, Bounds] | None, units: Sequenc
 
 
 def _read_state(opt_state: Any, units: Sequence[UnitLayer]) -> tuple[ResetInfo, dict[str, tuple[Array, ...]]]:
-    """Returns what resetting members know of the layers, and the initial standard deviations of incoming kernels."""
+    """Returns the reset info of the layers, and the initial standard deviations of their incoming kernels."""
     states = jax.lax.optimization_barrier(resetting_states(opt_state))
     info = reset_info(states)
     stds = {name: tuple(w.std for w in layer.initial) for state in states for name, layer in state.layers.items()}

@@ -1,4 +1,4 @@
-"""A check-up as a figure. Nothing here is traced: layers come in with their values."""
+"""A check-up as a figure. Nothing here is traced: the reports hold NumPy arrays."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Colours of units by the gravest state they are in, of all other units, and of the examples on which an output is 0,
-# which is no fault in itself: dark is worn out.
+# Colours of units by the gravest of their states (the darker, the graver), of all other units, and of the examples on
+# which an output is 0, which is no fault in itself.
 _COLOURS = dict(zip(STATES, ("#1a1a1a", "#8e24aa", "#e65100", "#fbc02d"), strict=True))
 _HEALTHY = "#9ecae1"
 _SILENT = "#dddddd"
@@ -27,8 +27,8 @@ _GRID_POINTS = 105
 def figure(layers: Mapping[str, LayerReport]) -> Figure:
     """Draws the layers of one network, a row a layer.
 
-    The panels: units by state; on which share of the examples each is saturated, responds, gives 0; activity; ranks;
-    weights in and out; age and utility, or contribution where those are not known.
+    The panels: the state of each unit; the share of examples on which it is saturated, responsive, or 0; activity;
+    ranks; magnitudes of incoming and outgoing weights; age and utility, or contribution without a resetting member.
 
     Args:
         layers: Layer name -> its report, NumPy arrays.
@@ -59,7 +59,7 @@ def figure(layers: Mapping[str, LayerReport]) -> Figure:
 
 
 def _colours_of(layer: LayerReport) -> np.ndarray:
-    """Returns each unit's colour, that of the gravest state it is in."""
+    """Returns each unit's colour, that of the gravest of its states."""
     colours = np.full(layer.dead.shape, _HEALTHY, object)
     for state in reversed(STATES):
         colours[getattr(layer, state)] = _COLOURS[state]

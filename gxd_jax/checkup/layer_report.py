@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 STATES = ("dead", "saturated", "dormant", "low_activity")
-"""Masks of worn-out units, the gravest first."""
+"""States of units that contribute or adapt little, "worn out" in text and figure; the gravest first."""
 
 
 class LayerReport(NamedTuple):
@@ -23,16 +23,17 @@ class LayerReport(NamedTuple):
         active_share: Share of the examples on which a unit's output is other than 0, float32 [U].
         saturated_share: Share of the examples on which a unit is near a bound, float32 [U].
         activity: Mean absolute output of each unit, float32 [U].
-        contribution: Activity x sum of the absolute outgoing weights ([N] eq. 1), float32 [U].
+        contribution: Activity x sum of the absolute outgoing weights, float32 [U].
         incoming: Mean absolute incoming weight of each unit, float32 [U].
         outgoing: Mean absolute outgoing weight of each unit, float32 [U].
         effective_rank: Of the features, as in `metrics`, float32.
         stable_rank: The same.
         approximate_rank: The same, int32.
-        highest_rank: The most that a rank can be: the smaller one of units and examples, int32.
-        growth: Standard deviation of the incoming weights over what it was when the optimizer's state was created, the
-            mean over the layer's kernels; NaN where it was 0. This and what follows is None where not known.
-        ages: Updates since each unit's birth, int32 [U].
+        highest_rank: Largest possible rank: the smaller one of the numbers of units and examples, int32.
+        growth: Standard deviation of the incoming weights / their standard deviation when the optimizer's state was
+            created, mean over the layer's kernels; NaN where that was 0. This and the following attributes are None for
+            layers without a resetting member.
+        ages: Updates since each unit was last initialised, int32 [U].
         utilities: Bias-corrected running utility of each unit, float32 [U].
         mature_fraction: Share of units old enough to be replaced, float32.
     """
@@ -58,5 +59,5 @@ class LayerReport(NamedTuple):
 
 
 def usefulness(layer: LayerReport) -> tuple[Array, str]:
-    """Returns what units are ranked by and its name: the utility, or the contribution where no utility is known."""
+    """Returns the score that ranks units, and its name: the utility, or without a resetting member the contribution."""
     return (layer.contribution, "contribution") if layer.utilities is None else (layer.utilities, "utility")

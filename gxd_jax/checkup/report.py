@@ -1,4 +1,4 @@
-"""The report of a check-up: a pytree of arrays, to print, to draw or to log."""
+"""The report of a check-up: a pytree of arrays, to print, to plot or to log."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
-    """What `check_up` found: a pytree of arrays, `report["Dense_0"].dead`, and a text, `print(report)`.
+    """The result of `check_up`: a pytree of arrays, `report["Dense_0"].dead`, and a text, `print(report)`.
 
-    The text counts the units in each state and gives means over units: "saturation" of `saturated_share`, "mean |h|" of
-    `activity`, "w in / initial" is `growth`. Of a report of several networks (vmap) it shows means over them.
+    The text gives the number of units in each state and means over units: "saturation" of `saturated_share`, "mean |h|"
+    of `activity`; "w in / initial" is `growth`. For several networks (vmap) it shows means over networks.
 
     Attributes:
         layers: One report a layer, in the order of the units.
@@ -41,7 +41,7 @@ class Report:
         return text.table(self._by_name())
 
     def figure(self) -> Figure:
-        """Draws one row of panels a layer, of one network; dark units are worn out.
+        """Plots one row of panels a layer, of one network; the darker a unit, the graver its state.
 
         Returns:
             A matplotlib figure, `report.figure().savefig("check_up.png")`.

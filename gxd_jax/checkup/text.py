@@ -1,4 +1,4 @@
-"""A check-up as text. Nothing here is traced: layers come in with their values."""
+"""A check-up as text. Nothing here is traced: the reports hold NumPy arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_INDICES = 12
 
 
 def table(layers: Mapping[str, LayerReport]) -> str:
-    """Returns reports of layers as text: a row a layer, and for a single network which units are worn out.
+    """Returns reports of layers as text: a row a layer, and for a single network the indices of units in each state.
 
     Args:
         layers: Layer name -> its report, NumPy arrays.
@@ -50,7 +50,7 @@ def _row(name: str, layer: LayerReport) -> list[str]:
 
 
 def _units(name: str, layer: LayerReport) -> list[list[str]]:
-    """Lists the units of each mask, and those of the lowest utility (or contribution, where no utility is known)."""
+    """Lists the units of each mask, and those of lowest utility (of lowest contribution without a resetting member)."""
     states = [(state.replace("_", " "), _listed(np.flatnonzero(getattr(layer, state)))) for state in STATES]
     scores, by = usefulness(layer)
     least = np.argsort(scores, kind="stable")[:_LEAST_USEFUL]

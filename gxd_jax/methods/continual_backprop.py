@@ -41,16 +41,17 @@ def continual_backprop(
     Goes after the optimizer, best as the last member of `gxd_jax.chain`, which also clears the optimizer's moments of
     the replaced units; in plain `optax.chain` it cannot. `update` needs `params` and the keyword `observation`.
 
-    A reset is an update: `optax.apply_updates` gives exact zeros, and draws exact to one rounding of the old value. It
-    cannot heal a parameter that is NaN or infinite; `gxd_jax.apply_updates` can. The updates of parameters of less than
-    32 bits are float32. Compensation keeps the mean input of the consumers where every position reads the unit: it is
-    exact for dense layers, approximate at the borders of convolutions with SAME padding. Without it, or where a
-    consumer has no bias, a replaced unit really moves to 0 while GXD's formula keeps the unit's mean.
+    A reset is an update: `optax.apply_updates` gives exact zeros, and fresh weights exact to one rounding of the old
+    value. It cannot turn a parameter that is NaN or infinite into a number; `gxd_jax.apply_updates` can. The updates of
+    parameters of less than 32 bits are float32. Compensation keeps the mean input of the consumers where every position
+    reads the unit: it is exact for dense layers, approximate at the borders of convolutions with SAME padding. Without
+    it, or where a consumer has no bias, a replaced unit moves to 0, while GXD assumes that it moves to its mean.
 
     Args:
         units: The unit layers, from `sequential_units` or written by hand.
         utility: A name of `gxd_jax.utilities.UTILITIES` or a function from a `UnitRecord` to scores [U]. The default,
-            "gxd", knew the true cost of a reset best of all, in each of 13 networks (benchmarks/README.md, reset cost).
+            "gxd", ranked units most like the measured cost of a reset, in each of 13 networks (benchmarks/README.md,
+            reset cost).
         replacement_rate: Share of the eligible units of a layer that is replaced at each update, in [0, 1]. It is
             rounded up to a multiple of 2^-64, so that counts do not drift.
         maturity_threshold: A unit is eligible when it has seen more updates than this.
@@ -61,9 +62,9 @@ def continual_backprop(
             the state was created. A mean within sampling noise of 0 counts as 0; a parameter that was constant returns
             to its constant; a 1-D parameter whose initial values follow its units (evenly spaced, ascending, repeated)
             returns to each unit's own.
-        compensate: Whether the biases of the consumers take up the mean output of replaced units.
-        accumulate: True: fractions of a unit are carried, so that the counts are exact. False: they are rounded by
-            chance and nothing is carried.
+        compensate: Whether outgoing weight x mean output of replaced units is added to the biases of their consumers.
+        accumulate: True: fractions of a unit are carried in an accumulator, so that the counts are exact. False: they
+            are rounded at random and nothing is carried.
         axis_name: Mapped axis (of vmap, pmap, shard_map) over which the batch is sharded.
         key: An int or a JAX key; under vmap a key for each replica.
 
@@ -80,8 +81,8 @@ def continual_backprop(
         the optimizer's moments, and does not compensate biases.
 
     References:
-        Dohare et al., "Loss of plasticity in deep continual learning", Nature 632 (2024), Algorithm 1; Elisii et al.,
-        arXiv 2605.06834.
+        [N] Dohare et al., "Loss of plasticity in deep continual learning", Nature 632 (2024), Algorithm 1; Elisii et
+        al., arXiv 2605.06834.
     """
     score = resolve_utility(utility)
     check_number("replacement_rate", replacement_rate, "[0, 1]", lambda value: 0 <= value <= 1)

@@ -1,4 +1,4 @@
-"""Resets of all units whose score is small beside their layer's mean: what ReDo and ReGraMa share."""
+"""Resets of all units whose utility is small relative to their layer's mean: what ReDo and ReGraMa share."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def reset_dormant(
 def dormant(score: Float[Array, " U"], observed: Bool[Array, " U"], tau: Any) -> Bool[Array, " U"]:
     """Returns the mask of the units whose score is at most tau times the layer's mean.
 
-    Of a layer that scores 0 those are all: nothing is divided by the mean.
+    Where all units score 0 the mask holds all of them: nothing is divided by the mean.
 
     Args:
         score: A score of each unit, 0 or more.

@@ -1,4 +1,4 @@
-"""Full resets: the whole network, or its last layers, starts again."""
+"""Full resets: the whole network, or its last layers, are re-initialised."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def full_reset(
     *,
     paths: Sequence[Path] | None = None,
 ) -> tuple[Params, Any]:
-    """Exchanges parameters for fresh ones, and what the optimizer keeps of them for what its `init` gives.
+    """Replaces parameters by fresh ones, and the optimizer's state of them by what its `init` gives.
 
-    Call it at a task change or every so often, under `jax.lax.cond` in compiled loops.
+    Call it at a change of task or every so many steps, under `jax.lax.cond` in compiled loops.
 
     Args:
         params: The parameters now.
         opt_state: The optimizer's state now.
         fresh: The parameters as freshly initialised.
         tx: The optimizer.
-        paths: What is reset: every parameter whose path begins with one of these, as the last layers in [P]. Of the
+        paths: Every parameter whose path begins with one of these is reset, such as the last layers in [P]. Of the
             optimizer's state only what has the shape of these parameters is reset, not its counts. None: everything.
 
     Returns:

@@ -20,7 +20,7 @@ class L2InitState(NamedTuple):
 def l2_init(strength: float) -> optax.GradientTransformationExtraArgs:
     """Adds strength x (p - p0) to the gradients, p0 the parameters that `init` saw.
 
-    That is the gradient of strength / 2 |p - p0|^2, which pulls a network back to where it could learn. Goes before the
+    That is the gradient of strength / 2 |p - p0|^2, which keeps parameters near their initial values. Goes before the
     optimizer, as `optax.add_decayed_weights` does for p0 = 0.
 
     Args:

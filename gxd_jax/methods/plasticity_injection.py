@@ -16,7 +16,7 @@ class Injection(NamedTuple):
     Attributes:
         old: Parameters at the injection, frozen.
         fresh: Fresh parameters, frozen.
-        learned: The same fresh parameters, which learn on.
+        learned: The same fresh parameters, which are trained.
     """
 
     old: Params
@@ -54,13 +54,16 @@ def plasticity_injection(params: Params, fresh: Params) -> Injection:
 
 
 def injected(apply: Callable[[Params, Any], Any]) -> Callable[[Injection, Any], Any]:
-    """Returns the injected form of a model: apply(old, x) + apply(learned, x) - apply(fresh, x), [N] eq. (1).
+    """Returns the injected form of a model: apply(old, x) + apply(learned, x) - apply(fresh, x).
 
     Args:
         apply: (params, inputs) -> outputs, an array or a tree of arrays.
 
     Returns:
         A function (injection, inputs) -> outputs; no gradient reaches `old` and `fresh`.
+
+    References:
+        Nikishin et al., "Deep reinforcement learning with plasticity injection", arXiv 2305.15555, eq. (1).
     """
 
     def apply_injected(injection: Injection, inputs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""ReDo: every so often, all dormant units are recycled."""
+"""ReDo: all tau-dormant units are reset every so many updates."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def redo(
         s[i] = mean abs(h[i]) / ((1 / U) sum_k mean abs(h[k])) <= tau,
 
     means over the batch and over positions ([S], eq. 1). All units of a layer whose outputs are all 0 are dormant.
-    Goes where `continual_backprop` goes, and resets units, and the optimizer's moments under `gxd_jax.chain`, as it
-    does. `update` needs `params` and the keyword `observation`; no sensitivities.
+    Goes where `continual_backprop` goes and resets in the same way, with the optimizer's moments under `gxd_jax.chain`.
+    `update` needs `params` and the keyword `observation`; no sensitivities.
 
     Args:
         units: The unit layers.
         tau: Threshold of the score, 0 or more.
         period: Updates between resets: they come with updates `period`, 2 `period`, ...
-        decay: Decay of running averages of mean abs(h) and of the mean output, in [0, 1). 0: the batch of the resetting
-            update decides alone, as in [S].
+        decay: Decay of running averages of mean abs(h) and of the mean output, in [0, 1). 0: only the batch of the
+            resetting update counts, as in [S].
         kernel_init: As in `continual_backprop`.
-        compensate: Whether the biases of the consumers take up the mean output of replaced units.
+        compensate: As in `continual_backprop`.
         axis_name: Mapped axis over which the batch is sharded.
         key: An int or a JAX key; under vmap a key for each replica.
 

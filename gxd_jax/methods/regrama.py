@@ -1,4 +1,4 @@
-"""ReGraMa: every so often, all units that hardly receive a gradient are reset."""
+"""ReGraMa: all units that receive little gradient are reset every so many updates."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ def regrama(
     axis_name: str | None = None,
     key: KeyLike = 0,
 ) -> optax.GradientTransformationExtraArgs:
-    """Replaces, every `period` updates, all units whose gradient magnitude is small beside their layer's mean.
+    """Replaces, every `period` updates, all units whose gradient magnitude is small relative to their layer's mean.
 
-    With L the loss of one example and h[i] the output of unit i of a layer of U units, those are the units with
+    With L the loss of one example and h[i] the output of unit i of a layer of U units, these are the units with
 
         G[i] = mean abs(dL/dh[i]) / ((1 / U) sum_k mean abs(dL/dh[k])) <= tau,
 
     means over the batch and over positions ([L], the definition of GraMa). All units of a layer that receives no
     gradient at all are replaced. `update` needs `params` and the keyword `observation`, from an `observe` with
-    `readout="loss"`; else as in `redo`.
+    `readout="loss"`; otherwise as in `redo`.
 
-    A replaced unit starts with outgoing weights of 0, so that its gradient grows only with them: `period` is the time
-    that it is given.
+    A replaced unit starts with outgoing weights of 0, and so with a gradient of 0: `period` should leave it enough
+    updates for both to grow.
 
     Args:
         units: The unit layers.
         tau: Threshold of the score, 0 or more.
         period: Updates between resets: they come with updates `period`, 2 `period`, ...
-        decay: Decay of running averages of mean abs(dL/dh) and of the mean output, in [0, 1). 0: the batch of the
-            resetting update decides alone, as in [L].
+        decay: Decay of running averages of mean abs(dL/dh) and of the mean output, in [0, 1). 0: only the
+            batch of the resetting update counts, as in [L].
         kernel_init: As in `continual_backprop`.
-        compensate: Whether the biases of the consumers take up the mean output of replaced units.
+        compensate: As in `continual_backprop`.
         axis_name: Mapped axis over which the batch is sharded.
         key: An int or a JAX key; under vmap a key for each replica.
 

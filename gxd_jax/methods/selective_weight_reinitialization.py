@@ -1,4 +1,4 @@
-"""Selective weight reinitialization: every so often, the least useful single weights are drawn anew."""
+"""Selective weight reinitialization: the least useful single weights are re-initialised every so many updates."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def selective_weight_reinitialization(
     kernel_init: KernelInit = None,
     key: KeyLike = 0,
 ) -> optax.GradientTransformationExtraArgs:
-    """Draws anew, every `period` updates, the share `rate` of each kernel's weights that is of least utility.
+    """Re-initialises, every `period` updates, the share `rate` of each kernel's weights that has the lowest utility.
 
-    The utility of a weight w is abs(w) ("magnitude") or, to first order the change of the loss without it,
-    abs(w dL/dw) ("gradient"). rate x weights is rounded up or down by chance; ties go to the lowest index.
+    The utility of a weight w is abs(w) ("magnitude") or abs(w dL/dw) ("gradient"), to first order the change of the
+    loss when w is set to 0. rate x weights is rounded up or down at random; ties go to the lowest index.
 
     Goes after the optimizer, best as the last member of `gxd_jax.chain`, which also clears the optimizer's moments of
-    the weights drawn anew, and hands the gradient on. In plain `optax.chain` the utility "gradient" needs it as an
+    the re-initialised weights, and passes the gradient on. In plain `optax.chain` the utility "gradient" needs it as an
     extra argument: `update(grads, state, params, grad=grads)`. `reset_info` lists the kernels by their paths joined by
     slashes, their weights flattened: replaced [n], ages [n], utilities [n].
 
     Args:
         kernels: Paths of the kernels. None: every parameter of two or more axes.
         utility: "magnitude", "gradient", or a function (weights, their gradient or None) -> scores of the same shape.
-        rate: Share of a kernel's weights that is drawn anew at each reset, in [0, 1].
+        rate: Share of a kernel's weights that is re-initialised at each reset, in [0, 1].
         period: Updates between resets: they come with updates `period`, 2 `period`, ...
-        decay: Decay of a running average of the utility, in [0, 1). 0: that of the resetting update decides alone.
+        decay: Decay of a running average of the utility, in [0, 1). 0: only that of the resetting update counts.
         kernel_init: Initializer (key, shape, dtype) -> array of fresh weights, drawn for whole kernels, or a dict of
             them by the kernel's path joined by slashes. None: normal, with the mean and the standard deviation
             that the kernel had when the state was created. `jax.nn.initializers.zeros` prunes.
@@ -68,9 +68,9 @@ def selective_weight_reinitialization(
         TypeError, ValueError: If a hyper-parameter is impossible; `init` raises a ValueError where a kernel is missing,
             `update` where params, or the gradient where it is needed, are.
 
-    Differs from: the public code of [H], which leaves the optimizer's moments to the caller, and with a decay forgets
-        the averages of all weights of a kernel at each reset, not only of those drawn anew. Its pruning by a threshold
-        is left out.
+    Differs from: the public code of [H], which leaves the optimizer's moments to the caller, and with a decay sets the
+        averages of all weights of a kernel to 0 at each reset, not only those of the re-initialised ones. Its pruning
+        by a threshold is left out.
 
     References:
         [H] Hernandez-Garcia, Dohare, Luo and Sutton, "Reinitializing weights vs units for maintaining plasticity in

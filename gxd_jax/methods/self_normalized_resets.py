@@ -1,4 +1,4 @@
-"""Self-normalized resets: a unit that is silent for longer than its own past makes likely is reset."""
+"""Self-normalized resets: a unit is reset when its silence is improbably long, given how often it fired before."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Firing(NamedTuple):
-    """What is remembered of the firing of a layer's units.
+    """Statistics of the firing of a layer's units.
 
     Attributes:
-        silence: Updates since a unit last fired (or was born), int32 [U].
+        silence: Updates since a unit last fired or was initialised, int32 [U].
         firings: Decayed number of updates in which it fired, float32 [U].
-        updates: Decayed number of updates that these firings took, silence before them included, float32 [U].
+        updates: Decayed sum of the gaps that ended with these firings, in updates, float32 [U].
     """
 
     silence: Int[Array, " U"]
@@ -47,30 +47,31 @@ def self_normalized_resets(
     axis_name: str | None = None,
     key: KeyLike = 0,
 ) -> optax.GradientTransformationExtraArgs:
-    """Replaces, at each update, the units whose silence their own firing rate makes improbable.
+    """Replaces, at each update, the units whose silence is improbable given their own firing rate.
 
     A unit fires in an update if its output is positive for some example (and position) of the batch. Let A be the
-    number of updates from one firing to the next and a the number of updates that the unit has now been silent. It is
-    replaced when
+    number of updates from one firing to the next, and a the number of updates for which the unit has now been silent.
+    It is replaced when
 
         P(A > a) <= rejection,
 
-    the test of [F] of whether it has died against whether it fires as it always did. A is taken as geometric with the
-    unit's own rate p, P(A > a) = (1 - p)^a: 1 / p is the mean of its past gaps, and of one more of `initial_gap`
-    updates. A unit that has not fired since birth thus has a rate of 1 / initial_gap, and a unit that has always fired
-    one below 1; neither is replaced for a single silent update.
+    which is the hypothesis test of [F]: that the unit is dead, against that it still fires as before. A is taken to be
+    geometric with the unit's own rate p, so that P(A > a) = (1 - p)^a. 1 / p is the mean of its past gaps and of one
+    more gap of `initial_gap` updates. A unit that has not fired since it was initialised thus has the rate
+    1 / initial_gap, and a unit that has always fired a rate below 1; neither is replaced for a single silent update.
 
-    For ReLU-like units: one that is never exactly off, such as GELU's, always fires. Goes where `continual_backprop`
-    goes, and resets units, and the optimizer's moments under `gxd_jax.chain`, as it does. `update` needs `params` and
-    the keyword `observation`; no sensitivities. `ResetInfo.utilities` holds the share of updates in which units fired.
+    This is for ReLU-like units: one whose output is always positive, such as a sigmoid's, always fires. Goes where
+    `continual_backprop` goes and resets in the same way, with the optimizer's moments under `gxd_jax.chain`. `update`
+    needs `params` and the keyword `observation`; no sensitivities. `ResetInfo.utilities` holds the share of updates in
+    which units fired.
 
     Args:
         units: The unit layers.
-        rejection: The test's threshold, in (0, 1): the chance of taking a living unit for dead.
-        initial_gap: Gap between firings that a unit without a past is taken to have, 1 or more.
-        decay: Decay, from firing to firing, of a unit's past, in [0, 1): it remembers about 1 / (1 - decay) gaps.
+        rejection: The test's threshold, in (0, 1): the probability of taking a unit that still fires for dead.
+        initial_gap: Gap between firings, in updates, that is assumed of a unit that has not fired yet, 1 or more.
+        decay: Decay, from firing to firing, of the mean gap, in [0, 1): about 1 / (1 - decay) gaps enter it.
         kernel_init: As in `continual_backprop`.
-        compensate: Whether the biases of the consumers take up the mean output of replaced units.
+        compensate: As in `continual_backprop`.
         axis_name: Mapped axis over which the batch is sharded.
         key: An int or a JAX key; under vmap a key for each replica.
 
@@ -103,7 +104,7 @@ def self_normalized_resets(
         memory = _advance(memory, step.utility > 0, step.finite, decay)
         improbable = _probability(memory, initial_gap) <= rejection
         candidates = Candidates(step.statistics.utility, improbable, improbable.sum(dtype=jnp.int32))
-        return candidates, Firing(*(jnp.where(improbable, 0, value) for value in memory))  # a newborn has no past
+        return candidates, Firing(*(jnp.where(improbable, 0, value) for value in memory))  # replaced: no past gaps
 
     return unit_resets(
         units,
@@ -123,7 +124,7 @@ def _fires(record: UnitRecord) -> Float[Array, " U"]:
 
 
 def _advance(memory: Firing, fires: Bool[Array, " U"], finite: Bool[Array, ""], decay: float) -> Firing:
-    """Lets an update enter a unit's past: with its next firing, so that a silence does not excuse itself."""
+    """Counts one update. A gap enters the mean when a firing ends it, so that a lasting silence does not raise it."""
     silence = statistics.count_up(memory.silence, finite)
     fires = fires & finite
     return Firing(

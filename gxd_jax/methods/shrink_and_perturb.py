@@ -1,4 +1,4 @@
-"""Shrink and perturb: every step shrinks all parameters a little and adds a little noise."""
+"""Shrink and perturb: every update shrinks all parameters a little and adds a little noise."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def spectral_regularization(
 
 
 def _unit(vector: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Scales a vector to length 1; 0 stays 0."""
+    """Scales a vector to norm 1; 0 stays 0."""
     return vector / jnp.maximum(jnp.linalg.norm(vector), jnp.finfo(jnp.float32).tiny)
 
 

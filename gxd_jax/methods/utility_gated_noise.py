@@ -1,4 +1,4 @@
-"""Utility-gated noise: useful weights keep still, useless ones move and are shaken (UPGD)."""
+"""Utility-gated noise (UPGD): the lower a weight's utility, the larger its gradient step and the noise added to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class UtilityGatedNoiseState(NamedTuple):
 
     Attributes:
         count: Number of updates, uint32.
-        key: Raw data of the key from which every step's key is derived.
+        key: Raw data of the key from which the key of every update is derived.
         utility: Raw running average of each weight's utility, float32, like the parameters.
     """
 
@@ -36,9 +36,9 @@ def utility_gated_noise(
 ) -> optax.GradientTransformationExtraArgs:
     """Turns the gradient g into (g + noise_std N(0, I)) (1 - U), with U in (0, 1) the scaled utility of each weight.
 
-    The utility of a weight w is to first order the loss without it less the loss with it, -g w; it is averaged over
-    time and divided by the largest average of all weights, and U is the logistic function of that ([E], Algorithm 1,
-    with global scaling). Where no weight has a positive utility, U is 1/2.
+    The utility of a weight w is -g w, to first order the increase of the loss when w is set to 0. It is averaged over
+    time and divided by the largest average of all weights; U is the logistic function of the quotient ([E],
+    Algorithm 1, with global scaling). Where no weight has a positive utility, U is 1/2.
 
     Goes before the optimizer. With plain SGD it is the update of [E]:
     `optax.chain(utility_gated_noise(1e-3), optax.add_decayed_weights(1e-3), optax.sgd(1e-2))`.
@@ -82,7 +82,7 @@ def utility_gated_noise(
             return (decay * utility - (1 - decay) * gradient * weight).astype(utility.dtype)
 
         utility = jax.tree.map(follow, state.utility, updates, params)
-        # No correction for the averages' start at 0: the largest of them has the same.
+        # No bias correction of the averages: it would cancel in the quotient.
         largest = jnp.stack([leaf.max() for leaf in jax.tree.leaves(utility)]).max()
 
         def gate(gradient, noise, utility):

@@ -1,4 +1,4 @@
-"""Weight clipping: no weight grows far beyond where weights started."""
+"""Weight clipping: weights are kept within a multiple of their initial bound."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ class WeightClippingState(NamedTuple):
 def weight_clipping(kappa: float, *, bounds: Params | None = None) -> optax.GradientTransformationExtraArgs:
     """Clips the stepped parameters to [-kappa s, kappa s], s the bound of the initial distribution of their layer.
 
-    Goes after the optimizer, and before a resetting member, whose fresh draws it clips at the next update.
+    Goes after the optimizer, and before a resetting member, whose fresh weights it clips at the next update.
 
     Args:
         kappa: Multiple of the initial bound, more than 0.
         bounds: A tree like the parameters with one number s for each, `inf` for one that is not clipped. None: for
-            parameters of two or more axes the largest absolute weight when the state was created (which is the bound of
-            a uniform distribution, nearly); others, biases that start at 0 and norm scales, are not clipped, nor is a
-            kernel of zeros.
+            parameters of two or more axes the largest absolute weight when the state was created (nearly the bound of
+            a uniform distribution). Parameters of one axis (biases, norm scales) and kernels of zeros are not clipped.
 
     Returns:
         An `optax.GradientTransformationExtraArgs`; `update` needs the parameters.

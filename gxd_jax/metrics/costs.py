@@ -1,4 +1,4 @@
-"""What a reset really costs: the change of the outputs when units are replaced, measured instead of estimated."""
+"""The cost of a reset: the change of the outputs when units are replaced, measured instead of estimated."""
 
 from __future__ import annotations
 
@@ -45,24 +45,25 @@ def reset_cost(
 ) -> dict[str, Float[Array, " S"]]:
     """Measures the reset cost C(S) of single units, or of sets of units, of each layer.
 
-    Each set is really reset, with the library's own reset: incoming weights drawn anew, own parameters at their reset
-    values, outgoing weights 0, consumers' biases compensated. The cost is the mean distance between the outputs before
-    and after, over the examples.
+    Each set is reset as `continual_backprop` resets units: incoming weights re-initialised, own parameters at their
+    reset values, outgoing weights 0, consumers' biases compensated. The cost is the mean distance between the outputs
+    before and after, over the examples.
 
     Args:
         apply: (params, inputs) -> outputs [B, ...].
         params: The parameters.
         units: The unit layers.
-        inputs: Examples, best held back ones of the current data.
+        inputs: Examples, best held-out examples of the current data.
         sets: Layer name -> indices of units [S, k], S sets of k units of that layer, padded with U. None: every single
             unit.
         references: Layer name -> mean output of each unit, for the compensation. None: the mean over `inputs`.
         distance: "norm2" (of all outputs of an example), "kl" (of softmax(before) from softmax(after), for logits
             [B, ..., K]), or a function (before, after) -> [B].
         compensate: As in `continual_backprop`.
-        redraw: False leaves the incoming weights and own parameters as they are: the cost of losing the outputs alone,
-            without what fresh weights do to siblings under a layer norm.
-        kernel_init: As in `continual_backprop`; None draws with the spread that the kernel has now.
+        redraw: False leaves the incoming weights and own parameters as they are. The cost is then that of losing the
+            units' outputs alone, without the effect of fresh weights on siblings under a layer norm.
+        kernel_init: As in `continual_backprop`; None: normal, with the mean and the standard deviation that the kernel
+            has now.
         key: An int or a JAX key, for the fresh weights.
         chunk: Sets that are computed at once; each needs a copy of the parameters.
 
@@ -160,7 +161,7 @@ def norm2(before: Any, after: Any) -> Float[Array, " B"]:
 
 
 def kl(before: Float[Array, "B *T K"], after: Float[Array, "B *T K"]) -> Float[Array, " B"]:
-    """Kullback-Leibler divergence of softmax(before) from softmax(after), summed over what is not the batch."""
+    """Kullback-Leibler divergence of softmax(before) from softmax(after), summed over all axes but the batch."""
     log_p, log_q = jax.nn.log_softmax(_float32(before)), jax.nn.log_softmax(_float32(after))
     return (jnp.exp(log_p) * (log_p - log_q)).reshape(log_p.shape[0], -1).sum(1)
 
@@ -176,7 +177,7 @@ def _check_references(references: dict[str, Any], units: Sequence[UnitLayer]) ->
 
 
 def _checked_sets(layer: UnitLayer, indices: Any) -> Int[Array, "S k"]:
-    """Returns sets of units as an array; what is concrete is checked."""
+    """Returns sets of units as an array; concrete values are checked."""
     if not isinstance(indices, Tracer):
         indices = np.asarray(indices)
         if not np.issubdtype(indices.dtype, np.integer):

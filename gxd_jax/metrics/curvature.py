@@ -1,4 +1,4 @@
-"""Curvature of a loss without its Hessian: products with vectors only, each about twice the price of a gradient."""
+"""Curvature of a loss from Hessian-vector products, each at about twice the cost of a gradient."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Loss = Callable[[Params], "Float[Array, '']"]
 
 
 def hessian_trace(loss: Loss, params: Params, *, samples: int = 16, key: KeyLike = 0) -> Float[Array, ""]:
-    """Trace of the Hessian, the sum of all curvatures, estimated without bias.
+    """Trace of the Hessian, the sum of its eigenvalues, estimated without bias.
 
-    Hutchinson's estimate: the mean of v.Hv over vectors v of random signs. It is exact for a diagonal Hessian; its
-    variance is otherwise 2 x the sum of the squares of the entries off the diagonal, over the number of samples.
+    Hutchinson's estimate: the mean of v.Hv over vectors v of random signs. It is exact for a diagonal Hessian.
+    Otherwise its variance is 2 x the sum of the squared off-diagonal entries / the number of samples.
 
     Args:
         loss: The loss as a function of the parameters.
@@ -56,10 +56,10 @@ def hessian_trace(loss: Loss, params: Params, *, samples: int = 16, key: KeyLike
 
 
 def top_eigenvalue(loss: Loss, params: Params, *, iterations: int = 20, key: KeyLike = 0) -> Float[Array, ""]:
-    """Eigenvalue of the Hessian of largest size, with its sign, by power iteration.
+    """Eigenvalue of the Hessian of largest absolute value, with its sign, by power iteration.
 
-    The error shrinks at each iteration by the square of the second largest size over the largest. Sharpness in the
-    sense of the edge of stability: gradient descent with step size s is unstable along a direction of curvature > 2/s.
+    At each iteration the error shrinks by the factor (second largest / largest absolute eigenvalue)^2. A positive value
+    is the sharpness of the edge of stability: gradient descent with step size s is unstable where it exceeds 2 / s.
 
     Args:
         loss: The loss as a function of the parameters.

@@ -1,4 +1,4 @@
-"""Diagnostics of hidden units and of weights: masks over units, ranks of features, sizes of weights."""
+"""Diagnostics of hidden units and of weights: masks over units, ranks of features, magnitudes of weights."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def stable_rank(features: Float[Array, "B U"]) -> Float[Array, ""]:
 def approximate_rank(features: Float[Array, "B U"], threshold: float = 0.99, power: int = 1) -> Int[Array, ""]:
     """Least number of singular values that hold `threshold` of the sum of sigma^power; 0 for a zero matrix, -1 for NaN.
 
-    [N] (Dohare et al., Nature 2024) calls the count with power 1 the stable rank; Yang et al. 2019 take power 2.
+    Dohare et al., Nature 632 (2024), call the number with power 1 the stable rank; Yang et al. 2019 take power 2.
     """
     check_number("threshold", threshold, "(0, 1]", lambda value: 0 < value <= 1)
     values = _singular_values(features) ** power

@@ -1,4 +1,4 @@
-"""Diagnostics of learning: what gradients reach, and how much of an error a few steps take away."""
+"""Diagnostics of learning: gradients that are not 0, and the share of an error that a few steps remove."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ def gradient_norm(gradients: Params) -> Float[Array, ""]:
 
 
 def nonzero_gradients(gradients: Params) -> Float[Array, ""]:
-    """Share of the gradients' entries that are not exactly 0: what of the network still learns (the l0 of [E]).
+    """Share of the gradients' entries that are not exactly 0: the l0 norm that Elsayed and Mahmood report.
 
-    Weights into units that are dead or saturated in float precision, and out of dead ones, have none.
+    It is 0 for weights into units that are dead or saturated to float precision, and for weights out of dead units.
+
+    References:
+        Elsayed and Mahmood, ICLR 2024, arXiv 2404.00781.
     """
     leaves = jax.tree.leaves(gradients)
     counts = sum((jnp.count_nonzero(leaf).astype(jnp.float32) for leaf in leaves), jnp.zeros(()))
@@ -38,16 +41,16 @@ def nonzero_gradients(gradients: Params) -> Float[Array, ""]:
 def error_reduction(
     before: Float[Array, "..."], after: Float[Array, "..."], *, epsilon: float = 1e-8
 ) -> Float[Array, "..."]:
-    """Plasticity as the share of an error that learning took away: max(1 - after / max(before, epsilon), 0), in [0, 1].
+    """Plasticity as the share of an error that learning removed: max(1 - after / max(before, epsilon), 0), in [0, 1].
 
-    Elsayed and Mahmood measure both losses on the same sample, before and after the very step that learnt from it, and
-    average over a stream's steps. Of a recorded curve take `(curve[:-1], curve[1:])`, the reductions of single steps,
-    or `(curve[0], curve[-1])`, that of all of them.
+    In [E] both losses are measured on the same sample, before and after the step that learns from it, and the result is
+    averaged over the steps of the stream. For a recorded curve pass `(curve[:-1], curve[1:])`, the reductions of single
+    steps, or `(curve[0], curve[-1])`, the reduction of all of them.
 
     Args:
         before: Losses before learning, 0 or more.
         after: Losses of the same data afterwards.
-        epsilon: Smallest error that there is something to take away from.
+        epsilon: Smaller losses before learning count as this, against a division by 0.
 
     References:
         [E] Elsayed and Mahmood, "Addressing loss of plasticity and catastrophic forgetting in continual learning",
@@ -59,10 +62,10 @@ def error_reduction(
 def plasticity(
     loss: Loss, params: Params, tx: optax.GradientTransformation, *, steps: int = 1, opt_state: Any = None
 ) -> Float[Array, ""]:
-    """How much of the error of a probe task a few steps of training take away, from the parameters as they are.
+    """Share of the error of a probe task that a few steps of training remove, starting from these parameters.
 
-    The trained parameters are thrown away. Compare networks on the same probe task, one that none of them was trained
-    on: a network that has already learnt it has no error left to take away.
+    The trained parameters are discarded. Compare networks on the same probe task, on which none of them was trained: a
+    network that has already learned it has no error left to remove.
 
     Args:
         loss: The loss of the probe task as a function of the parameters.

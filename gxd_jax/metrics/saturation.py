@@ -1,4 +1,4 @@
-"""How saturated units are, whatever their activation function: on which examples more drive does not move them."""
+"""How saturated units are, whatever their activation function, found by changing their incoming weights."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def saturated_share(
 
         abs(h(doubled) - h) <= epsilon x abs(h - h(0)),  h other than h(0):
 
-    twice the drive moves the output by almost nothing of what the drive itself moved it. For tanh that is abs(h) above
-    1 / (1 + epsilon), about within epsilon of a bound as in `saturated_units`; for sigmoid about within epsilon / 2. A
-    relu unit never is: it is at rest or linear.
+    doubling the pre-activation changes the output by almost nothing, compared with the pre-activation itself. For tanh
+    that is abs(h) above 1 / (1 + epsilon), about within epsilon of a bound as in `saturated_units`; for sigmoid about
+    within epsilon / 2. A relu unit is never saturated: its output is 0 or linear.
 
-    Half of a layer's units are doubled while the others are at 0, then the other way round, so that a norm over the
-    units in between (layer, RMS, group norm) does not undo it. Two cases are not seen as they are: a norm *after* the
-    activation moves with its units, so that none is found; and a batch norm without scale in between undoes every
-    doubling, so that all are.
+    Half of a layer's units are doubled while the others are at 0, then the other half, so that a norm between weights
+    and activation (layer, RMS, group norm) does not undo the doubling. Two cases give wrong results: with a norm
+    *after* the activation, whose outputs change with all of its units, no unit is found saturated; a batch norm without
+    scale before the activation undoes every doubling, and all units are.
 
     Args:
         apply: (params, inputs) -> outputs.

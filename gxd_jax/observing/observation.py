@@ -30,16 +30,17 @@ def observe(
     readout: str | Readout | None = "logits",
     has_aux: bool = False,
 ) -> Callable[..., tuple[Any, Params, Observation]]:
-    """Builds the function that looks at one batch.
+    """Builds the function that computes loss, gradients, features and sensitivities of one batch.
 
     Args:
         apply: (params, inputs) -> outputs, a pytree of arrays [B, ...]; with `has_aux`, (outputs, aux).
         loss: (outputs, targets) -> scalar, the mean over the batch.
         units: The unit layers to observe.
-        readout: What the sensitivities speak about: a name of `gxd_jax.readouts.READOUTS`, a function
-            (outputs, targets, key) -> [B], or None for no sensitivities and no second pullback. The default, "logits",
-            ranked units by the true cost of a reset as well as "logits_exact" and better than the others did (rank
-            correlation .95 to .98; "loss", which is free, .91 to .95: benchmarks/README.md, reset cost).
+        readout: The function of the outputs whose derivatives the sensitivities are: a name of
+            `gxd_jax.readouts.READOUTS`, a function (outputs, targets, key) -> [B], or None for no sensitivities and no
+            second pullback. With the default, "logits", the utility "gxd" ranks units by the measured cost of a reset
+            as well as with "logits_exact" and better than with the others (rank correlation .95 to .98; with "loss",
+            which is free, .91 to .95: benchmarks/README.md, reset cost).
         has_aux: Whether `apply` returns something beside the outputs (batch statistics).
 
     Returns:
@@ -90,7 +91,7 @@ def observe(
         sites = dict(zip(same, shapes, strict=True))
         places = list(dict.fromkeys(same.values()))
         _check_real(sites)
-        # zeros_like: under shard_map they vary over the devices as the features do, else their derivatives were summed.
+        # zeros_like: under shard_map they vary over the devices like the features; else derivatives would be summed.
         zeros = [jnp.zeros_like(sites[site]) for site in places]
         outputs, pullback, (captured, aux) = jax.vjp(run, params, zeros, has_aux=True)
         loss_value, loss_cotangent = jax.value_and_grad(_scalar(loss))(outputs, targets)
@@ -175,7 +176,7 @@ def _split_aux(result: Any) -> tuple[Any, Any]:
 
 
 def _scalar(loss: Callable) -> Callable:
-    """Lets a loss fail with a message of ours where it is not one number."""
+    """Returns the loss with a check that it gives one number."""
 
     def checked(outputs: Any, targets: Any) -> Array:
         value = loss(outputs, targets)

@@ -1,8 +1,8 @@
-"""Readouts: which change of the outputs a sensitivity speaks about.
+"""Readouts: the functions of the outputs whose derivatives by the features are the sensitivities.
 
-GXD is the mean size of the change that a reset makes to the outputs; its readout says which size ([G], arXiv
-2605.06834, section on output sensitivity). A readout turns the linearisation of one batch into the features'
-sensitivities, and says how a change of the readout becomes a size. To add one, add its record to `READOUTS`.
+GXD is the mean size of the change that a reset makes to the outputs; the readout defines this size (Elisii et al.,
+arXiv 2605.06834, section on output sensitivity). A readout turns the linearisation of one batch into sensitivities, and
+says how a change of the readout becomes a size. To add one, add its record to `READOUTS`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Linearisation(NamedTuple):
 
     Attributes:
         outputs: The network's outputs, a pytree of arrays [B, ...].
-        targets: What the loss compares the outputs with.
+        targets: The second argument of the loss.
         loss_gradients: Derivatives of the (mean) loss by the features.
         pull: Function from a cotangent of the outputs to the derivatives by the features.
         batch_size: Number of examples B.
@@ -59,7 +59,7 @@ def logits(batch: Linearisation) -> Any:
     if sum(leaf[0].size for leaf in leaves) == 1:
         return batch.pull(jax.tree.map(jnp.ones_like, batch.outputs))
     sizes = [leaf.size for leaf in leaves]
-    draws = math.sqrt(math.pi / 2) * jax.random.normal(_key("logits", batch), (sum(sizes),))  # one draw: it costs
+    draws = math.sqrt(math.pi / 2) * jax.random.normal(_key("logits", batch), (sum(sizes),))  # one draw is cheaper
     parts = jnp.split(draws, np.cumsum(sizes)[:-1])
     vectors = [part.reshape(leaf.shape).astype(leaf.dtype) for part, leaf in zip(parts, leaves, strict=True)]
     return batch.pull(jax.tree.unflatten(treedef, vectors))
@@ -129,11 +129,11 @@ def loss(batch: Linearisation) -> Any:
 
 
 class ReadoutRecord(NamedTuple):
-    """What the library knows of a readout.
+    """One row of the table of readouts.
 
     Attributes:
         pull: Linearisation -> sensitivities, derivatives of the readout by the features [B, ..., U].
-        size: How a change of the readout by each example, [B, U], becomes a size [B, U].
+        size: Change of the readout for each example and unit [B, U] -> its size [B, U].
         has_output_axis: Whether sensitivities, and so changes, have a leading axis of the K outputs.
         needs_classes: Whether the outputs have to be logits of classes.
     """

@@ -1,13 +1,13 @@
 """Sites: places of a model where features are captured, by `tap` or at the input of Flax linen's consumer modules.
 
-Features are captured where the outgoing weights read them. At each captured site a zero is added; its derivative is the
-sensitivity.
+Features are captured where the outgoing weights read them. At each site a zero is added to them; the derivative by this
+zero is the sensitivity.
 
-Where several consumers read the very same value, it is captured once, and its sensitivity is that of all of them. Where
-they read different ones (a stream at several depths, behind several norms, a map and its mean), all are captured, side
-by side like the positions of a map. The reference is then one mean over all of them, and the compensation moves every
-consumer to it: a utility still speaks of the change that a reset makes, but the mean input of a consumer whose own mean
-differs is kept approximately only.
+Where several consumers read the very same value, it is captured once, and its sensitivity is that through all of them.
+Where they read different values (a residual stream at several depths or behind several norms, a map and its mean), all
+values are captured and laid side by side like the positions of a map. The reference is then one mean over all of them,
+and the compensation uses it for every consumer. A utility still measures the change that a reset makes, but the mean
+input of a consumer is kept only approximately where its own mean differs from the reference.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ CONSUMERS = (nn.Dense, nn.DenseGeneral, nn.Conv, nn.ConvLocal, nn.ConvTranspose)
 
 
 class Recorder:
-    """Collects what passes the sites of one run of a model, and adds the zeros.
+    """Records the values at the sites of one run of a model, and adds the zeros.
 
     Attributes:
-        captured: What passed each site.
-        same: For each site the first one that the very same value passed: the one whose zero is added, once on its way.
+        captured: Site -> the value there.
+        same: Site -> the first site with the very same value. A zero is added to a value once, at its first site.
     """
 
     def __init__(self, taps: set[str], consumers: set[Path], zeros: dict[Site, Array] | None):
@@ -51,11 +51,11 @@ class Recorder:
         self.zeros = zeros
         self.captured: dict[Site, Array] = {}
         self.same: dict[Site, Site] = {}
-        self._left: dict[Site, Array] = {}  # what went on from each site
+        self._left: dict[Site, Array] = {}  # the value that each site returned
         self.trace = current_trace()
 
     def record(self, site: Site, values: Array) -> Array:
-        """Notes what passes a site, and adds the zero."""
+        """Records the value at a site and returns it with the zero added."""
         if not isinstance(values, (jax.Array, np.ndarray)):
             raise TypeError(f"the features at {site!r} must be one array [B, ..., U], got a {type(values).__name__}")
         if site in self.captured:
@@ -160,8 +160,8 @@ def features_by_layer(
     Args:
         units: The unit layers.
         leaves: The parameters.
-        sites: What passed each site, or its shape.
-        same: For each site the first one that the very same value passed; `values` are looked up there.
+        sites: Site -> the value there, or its shape.
+        same: Site -> the first site with the very same value, where `values` are looked up.
         values: Values shaped as those at the sites, or with a leading axis more.
 
     Raises:
@@ -191,7 +191,7 @@ def features_by_layer(
 
 
 def _side_by_side(layer: UnitLayer, views: Sequence[Array], batch_axis: int) -> Array:
-    """Joins what the consumers of a layer read, [..., B, ..., U] each, along the positions."""
+    """Joins the values that a layer's consumers read, [..., B, ..., U] each, along the positions."""
     if len(views) == 1:
         return views[0]
     if len({view.shape[: batch_axis + 1] for view in views}) > 1:
@@ -219,5 +219,5 @@ def _check_site(layer: UnitLayer, site: Site, axis: ParamAxis, leaves: dict, sit
 
 
 def current_trace() -> Any:
-    """Returns what tells the transformation that the caller is inside of."""
+    """Returns an object that identifies the innermost transformation (jit, vmap, ...) around the caller."""
     return jax.extend.core.get_opaque_trace_state(convention="flax")

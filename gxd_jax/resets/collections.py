@@ -20,8 +20,8 @@ def reset_collection(
 ) -> Any:
     """Resets the replaced units' entries in another collection of variables: batch norm's running mean and variance.
 
-    A variable belongs to a layer if it stands at the path of the module that holds one of the layer's own parameters
-    (a norm's scale or bias) and its last axis has one entry a unit. Call it after the update, and keep the result.
+    A variable belongs to a layer if it lies in the module that holds one of the layer's own parameters (a norm's scale
+    or bias) and its last axis has one entry a unit. Call this after the update, and use the result at the next step.
 
     Args:
         collection: The variables now, such as the new `batch_stats` of Flax linen.

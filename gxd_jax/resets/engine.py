@@ -4,22 +4,25 @@ What every step computes. U units of a layer; eta decay; a[i] age, u[i] utility,
 
 1. The optimizer's update gives the stepped parameters. Everything below acts on those.
 2. Every unit ages: a <- a + 1.
-3. Its reference follows its mean output over the batch, r <- eta r + (1 - eta) mean h, and is corrected for its start
-   at 0, this batch included: r^ = r / (1 - eta^n), n the number of batches averaged since the unit's birth.
-4. Its utility follows this batch's utility y in the same way; units are ranked by the corrected u^. Features are those
-   of the parameters before the step, weights those after it. A batch that is not finite enters no average of a layer.
-5. Units are eligible if they are old enough (for continual backprop: a > maturity threshold), and the rule says how
-   many are replaced: of continual backprop rate x eligible units, whole ones now, the rest carried.
+3. The reference is a running average of the unit's mean output over the batch, r <- eta r + (1 - eta) mean h. It is
+   bias-corrected, this batch included: r^ = r / (1 - eta^n), n the number of batches averaged since the unit was last
+   initialised.
+4. The utility is averaged in the same way, u <- eta u + (1 - eta) y, y the utility on this batch; units are ranked by
+   the corrected u^. Features are those of the parameters before the optimizer's step, weights those after it. A batch
+   with a feature or a sensitivity that is not finite enters no average of that layer.
+5. The rule says which units are eligible and how many of them are replaced. In continual backprop units of
+   a > maturity threshold are eligible; rate x eligible units is added to an accumulator, whose whole part is replaced.
 6. The eligible units of lowest u^ are replaced; ties go to the lowest index.
-7. Their incoming weights become fresh draws, own parameters their reset values, outgoing weights exactly 0, and each
-   consumer's bias takes up outgoing weight x r^. All masks are known before anything is written: where two adjacent
-   layers replace units in the same step, the zero of an outgoing weight wins over a fresh draw.
+7. Their incoming weights are re-initialised, own parameters set to their reset values, outgoing weights to exactly 0;
+   outgoing weight x r^ is added to each consumer's bias. All masks are computed before anything is written: where two
+   adjacent layers replace units in the same step, the zero of an outgoing weight wins over a fresh weight.
 8. The optimizer's state at the incoming, own and outgoing entries of replaced units goes back to what `init` gives.
    The compensated biases keep theirs. Every other entry of parameters and state is what the optimizer alone gives, to
    the bit.
-9. Replaced units start anew in the same update: their age, utility and reference are 0.
+9. Age, utility and reference of replaced units are set to 0 in the same update.
 
-A method is a `Rule` (which units, and when) with what it reads (`Evidence`); everything else is here.
+A resetting method is a `Rule` (which units, and when) and the `Evidence` that it is given of each batch; everything
+else is here.
 
 References:
     Dohare et al., "Loss of plasticity in deep continual learning", Nature 632 (2024), Algorithm 1; Elisii et al., arXiv
@@ -58,11 +61,11 @@ if TYPE_CHECKING:
     from jaxtyping import Array
 
 Read = Callable[[Any, dict[Path, Any], Any], Evidence]
-"""A function (layer, stepped parameters, key) -> what this batch says of the layer's units."""
+"""A function (layer, stepped parameters, key) -> the `Evidence` of this batch about the layer's units."""
 
 
 class Keys(NamedTuple):
-    """The keys of one step: of utility and rule for each layer, and of the fresh weights."""
+    """The keys of one update: for the utility and the rule of each layer, and for all fresh weights."""
 
     utility: Array
     rule: Array
@@ -88,7 +91,7 @@ def unit_resets(
         rule: Which units are replaced, and when.
         utility: A function from a `UnitRecord` to scores [U], averaged over time.
         decay: Decay of the running averages.
-        maturity_threshold: Updates after which a unit counts as mature, for `ResetInfo`.
+        maturity_threshold: A unit counts as mature, in `ResetInfo`, when it has seen more updates than this.
         kernel_init: As in `continual_backprop`.
         compensate: As in `continual_backprop`.
         axis_name: As in `continual_backprop`.

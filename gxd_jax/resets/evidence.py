@@ -1,4 +1,4 @@
-"""What an observation says of hidden units: the record that a utility reads, and the checks of both."""
+"""From an observation to the evidence about hidden units: the record that a utility reads, and the checks of both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unit_evidence(
     axis_name: str | tuple[str, ...] | None,
     key: PRNGKeyArray,
 ) -> Evidence:
-    """Returns what a batch says of the units of one layer.
+    """Returns the evidence of a batch about the units of one layer.
 
     Args:
         layer: The layer.
@@ -38,7 +38,7 @@ def unit_evidence(
         stepped: The parameters after the optimizer's step.
         utility: The score.
         axis_name: Mapped axis over which the batch is sharded.
-        key: A key of this layer and step.
+        key: A key of this layer and update.
     """
     sensitivities = observation.sensitivities if reads_sensitivities(utility) else None
     features = jnp.asarray(observation.features[layer.name], jnp.float32)
@@ -46,7 +46,7 @@ def unit_evidence(
         features=features,
         sensitivities=None if sensitivities is None else jnp.asarray(sensitivities[layer.name], jnp.float32),
         readout=observation.readout,
-        reference=jnp.zeros(layer.size, jnp.float32),  # filled in when this batch has entered it
+        reference=jnp.zeros(layer.size, jnp.float32),  # `score` puts in the average that includes this batch
         incoming_magnitude=axes.incoming_magnitude(layer, stepped),
         outgoing_magnitude=axes.outgoing_magnitude(layer, stepped),
         key=key,

@@ -38,13 +38,13 @@ class FreshWeights(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """One incoming parameter of a layer, and whose slices are drawn.
+    """One incoming parameter of a layer, and the units whose slices are drawn.
 
     Attributes:
         place: Where the units are.
         shape: Shape of the parameter.
         size: Number of units U.
-        initializer: Where the weights come from; None: `initial`.
+        initializer: The user's initializer; None: weights are drawn from `initial`.
         initial: The parameter's initial distribution.
         indices: Indices of the k units, padded with U.
     """
@@ -58,11 +58,11 @@ class Incoming(NamedTuple):
 
 
 class PackedDraws(NamedTuple):
-    """Fresh incoming weights of a step as they leave the branch that draws them.
+    """Fresh incoming weights of an update as they leave the branch that draws them.
 
     Attributes:
         normals: Standard normal numbers for the slices of all compact parameters in a row, float32. One draw for all of
-            them: a draw for each parameter would be most of what there is to compile.
+            them: one for each parameter would take most of the time of compilation.
         others: One array for each of the other parameters.
     """
 
@@ -95,13 +95,13 @@ def incoming_of(
 def draw(incoming: Sequence[Incoming], key: PRNGKeyArray) -> PackedDraws:
     """Draws fresh incoming weights of the units of each parameter.
 
-    Only what is replaced is drawn. An initializer whose standard deviation depends on the shape (fan-in, fan-out) still
-    sees the whole kernel: its factor between slices and kernel is measured once, while tracing. One whose values cannot
-    be drawn by slices (orthogonal) is drawn whole.
+    Only the weights of replaced units are drawn. An initializer whose standard deviation depends on the shape (fan-in,
+    fan-out) gives that of the whole kernel: the factor between slices and kernel is measured once, while tracing. One
+    whose values cannot be drawn by slices (orthogonal) is drawn whole.
 
     Args:
         incoming: From `incoming_of`.
-        key: Key of this step.
+        key: Key of this update.
     """
     normal_key, others_key = jax.random.split(key)
     count = sum(_normals(each) for each in incoming if _is_packed(each))
@@ -140,7 +140,7 @@ def _axis(each: Incoming) -> ParamAxis:
 
 
 def _normals(each: Incoming) -> int:
-    """Returns how many normal numbers the slices take; a complex entry takes two."""
+    """Returns how many standard normal numbers the slices need; a complex entry needs two."""
     entries = math.prod(axes.slices_shape(_axis(each), each.shape, each.indices.shape[0]))
     return entries * (2 if jnp.iscomplexobj(each.initial.mean) else 1)
 

@@ -73,8 +73,8 @@ def known_after(flags: Any, arrays: Any) -> Any:
     For work that changes operands in place, such as the moments of an optimizer, while something outside reads the same
     operands to compute `arrays`, such as the new parameters. XLA changes an operand of a conditional in place only if
     every other reading of it is over before, and copies it at every step, replaced units or not, if the order of the
-    two is free. Flags that are known after the arrays fix the order: first the reading, then the branch. A test counts
-    the copies in the compiled step (`test_adams_moments_are_not_copied`).
+    two is free. Flags that depend on the arrays fix the order: first the reading, then the branch. A test counts the
+    copies in the compiled step (`test_adams_moments_are_not_copied`).
 
     Args:
         flags: Pytree of bool arrays.

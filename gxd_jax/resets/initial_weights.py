@@ -1,10 +1,10 @@
-"""The distribution that an incoming parameter was initialised from, as its initial values show it.
+"""The distribution that an incoming parameter was initialised from, estimated from its initial values.
 
-Kept for each incoming parameter: the mean and the standard deviation that it had when the optimizer's state was
-created, of which fresh weights are drawn (normal). What kinds of parameters that covers:
+For each incoming parameter its mean and standard deviation are kept as they were when the optimizer's state was
+created; fresh weights are normal with both. There are three kinds of parameters:
 
-- kernels drawn at random: their mean is sampling noise and counts as 0, so draws are those of a zero-mean initializer;
-- parameters that were constant return to their constant;
+- The mean of kernels drawn at random is sampling noise and counts as 0: fresh weights have mean 0.
+- Parameters that were constant return to their constant.
 - 1-D parameters whose initial values follow the units (evenly spaced, ascending, repeated as in an identity matrix)
   return, unit by unit, to their own initial values; other 1-D parameters are drawn like kernels.
 """
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Inexact
 
 _NOISE = 3.0
-"""A mean of less than so many standard errors counts as 0."""
+"""A mean of less than this number of standard errors counts as 0."""
 _FEWEST_EVENLY_SPACED = 4
 _FEWEST_ASCENDING = 6
-"""Of fewer units values drawn at random may ascend by chance: of six with a probability of 2 / 6!."""
+"""With fewer units, values drawn at random ascend or descend too often by chance: with six, probability 2 / 6!."""
 _EVEN = 1e-3
-"""Relative difference below which steps between values are equal."""
+"""Relative tolerance within which the differences between neighbouring values are equal."""
 
 
 class InitialWeights(NamedTuple):
-    """What is kept of an incoming parameter as it was when the state was created.
+    """The distribution of an incoming parameter's values when the state was created.
 
     Real and imaginary parts of complex parameters have a mean and a standard deviation of their own: `std` is then the
     complex number made of both.
@@ -42,7 +42,7 @@ class InitialWeights(NamedTuple):
     Attributes:
         mean: Mean of the units' entries, 0 where it is within sampling noise of 0.
         std: Standard deviation of the units' entries.
-        values: Initial values of a 1-D parameter in the order of its units; nothing of larger ones.
+        values: Initial values of a 1-D parameter in the order of its units; empty for parameters of more axes.
         follows_units: Whether those values follow the units, bool.
     """
 
@@ -53,7 +53,7 @@ class InitialWeights(NamedTuple):
 
 
 def initial_weights(place: Place, leaf: Array, size: int) -> InitialWeights:
-    """Describes the distribution that one incoming parameter was initialised from, by its initial values.
+    """Estimates the distribution that one incoming parameter was initialised from, from its initial values.
 
     Args:
         place: Where the units are.
@@ -83,10 +83,10 @@ def _moments(entries: Float[Array, "..."]) -> tuple[Float[Array, ""], Float[Arra
 
 
 def _follows_units(values: Inexact[Array, "U P"]) -> Bool[Array, ""]:
-    """Whether the values of units are a pattern along the units, which no random draw shows, bool.
+    """Whether the values follow the units in a way that values drawn at random do not, bool.
 
-    They are if they ascend or descend, if they are evenly spaced (or their logarithms are), or if at least half of them
-    are repetitions of others (an identity matrix, a spectrum tiled over blocks).
+    They do if they ascend or descend, if they or their logarithms are evenly spaced, or if at least half of them are
+    repetitions of others (an identity matrix, a spectrum tiled over blocks).
     """
     if jnp.iscomplexobj(values):
         return _follows_units(values.real) | _follows_units(values.imag)

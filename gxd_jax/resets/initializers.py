@@ -88,16 +88,17 @@ def _checked_draw(initializer: Initializer, name: str, shape: tuple[int, ...], k
 def scale_of_slices(
     initializer: Initializer, shape: tuple[int, ...], slices_shape: tuple[int, ...], probe_shape: tuple[int, ...]
 ) -> float | None:
-    """Measures by which factor a draw of slices must be scaled to match a draw of the whole kernel.
+    """Measures the factor between slices drawn by an initializer and the same slices of a whole kernel drawn by it.
 
-    JAX's counter-based generator gives the first n numbers of a draw the same random bits whatever the shape, so where
-    the initializer draws independent entries two draws differ by exactly this factor.
+    An initializer that sees only the slices takes their fans and so another standard deviation. JAX's counter-based
+    generator gives the first n numbers of a draw the same random bits whatever the shape. Where the initializer draws
+    independent entries, two draws of one key therefore differ by exactly this factor.
 
     Args:
         initializer: The initializer.
         shape: Shape of the kernel.
         slices_shape: Shape of the slices.
-        probe_shape: Shape of slices of fewer units than the kernel has, on which the assumption is tried.
+        probe_shape: Shape of slices of fewer units than the kernel has, on which this assumption is checked.
 
     Returns:
         The factor, or None where the assumption does not hold and the kernel has to be drawn whole (orthogonal).
@@ -121,7 +122,7 @@ _cached_scale = functools.lru_cache(maxsize=256)(_scale)
 
 
 def _factor(initializer: Initializer, key: PRNGKeyArray, shape: tuple[int, ...], whole: np.ndarray) -> float | None:
-    """Returns the number that makes a draw of this shape the beginning of the whole draw, or None."""
+    """Returns the factor that turns a draw of this shape into the first entries of the whole draw, or None."""
     try:
         part = np.asarray(initializer(key, shape, jnp.float32))
     except Exception:  # the initializer draws this very kernel and no other shape

@@ -1,4 +1,4 @@
-"""What a replacement does to the state of the optimizer (step 8): entries of replaced units go back to their start."""
+"""What a replacement does to the optimizer's state (step 8 of `engine`): its entries go back to what `init` gives."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Init = Callable[[Params], Any]
 
 
 def clear_state(state: Any, init: Init, params: Params, entries: dict[Path, Array]) -> Any:
-    """Resets the parameter-shaped leaves of an optimizer's state at the replaced units' entries (step 8).
+    """Resets the parameter-shaped leaves of an optimizer's state at the entries of replaced units.
 
     Args:
         state: The state of one member of a chain.
-        init: The member's own `init`, which says what a fresh state holds.
+        init: The member's own `init`.
         params: The parameters after the reset.
         entries: From `axes.entry_masks`.
 
@@ -46,9 +46,9 @@ def clear_states(
     layers: Sequence[Layer],
     masks: Mapping[str, Bool[Array, " U"]],
 ) -> tuple[Any, ...]:
-    """Resets several states like `clear_state` at the entries of replaced units, on steps where some were replaced.
+    """Resets several states like `clear_state`, at updates that replace units.
 
-    Where none were, the states stay where they are, so that a step does not read and write them once more.
+    At other updates the states are not touched, so that they are not read and written once more.
 
     Args:
         states: The states of the members of a chain.

@@ -1,7 +1,7 @@
-"""What a replacement does to the parameters, as a change of the updates (step 7).
+"""What a replacement does to the parameters, as a change of the updates (step 7 of `engine`).
 
-Masks are True for what is replaced. They select, they never multiply, so that entries elsewhere that are not finite
-stay where they are.
+Masks are True for what is replaced. They are used in `where` and never as factors, because 0 x NaN is NaN: an entry
+that is not finite must not spoil others.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def reset_updates(
     references: Mapping[str, Float[Array, " U"]],
     compensate: bool,
 ) -> Params:
-    """Changes updates so that applying them resets the replaced units (step 7; [N], Algorithm 1).
+    """Changes updates so that applying them resets the replaced units ([N], Algorithm 1).
 
-    Incoming slices become the fresh weights, own parameters their reset values, outgoing slices exactly 0; the biases
-    of the consumers take up the mean contribution of the replaced units. Later writes win: compensation, fresh weights,
-    own values, zeros.
+    Incoming slices are set to the fresh weights, own parameters to their reset values, outgoing slices to exactly 0;
+    the mean contribution of the replaced units is added to the biases of their consumers. Later writes win, in the
+    order compensation, fresh weights, own values, zeros.
 
     Args:
         layers: The layers.
@@ -59,7 +59,7 @@ def reset_updates(
         compensate: Whether consumers' biases are compensated.
 
     Returns:
-        Updates. Those of parameters of less than 32 bits are float32, so that a draw survives the addition.
+        Updates. Those of parameters of less than 32 bits are float32, so that fresh weights survive the addition.
 
     References:
         [N] Dohare et al., "Loss of plasticity in deep continual learning", Nature 632 (2024).
@@ -101,8 +101,9 @@ def reset_updates(
 
 
 def _changes(before: Array, targets: Array | float) -> Array:
-    """What to add to get the targets.
+    """Returns what has to be added to get the targets.
 
-    Adding cannot heal a parameter that is not finite; its update is then the target, for `gxd_jax.apply_updates`.
+    Adding cannot turn a parameter that is not finite into a number; its update is then the target itself, which
+    `gxd_jax.apply_updates` selects.
     """
     return jnp.where(jnp.isfinite(before), targets - before, targets)

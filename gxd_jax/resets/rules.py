@@ -1,4 +1,4 @@
-"""What one method decides: which units may be replaced, and how many. Everything else is the engine's."""
+"""What a resetting method decides: which units may be replaced, and how many. The engine does everything else."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class LayerStep(NamedTuple):
-    """What a rule may read of one layer at one step.
+    """What a rule may read of one layer at one update.
 
     Attributes:
         statistics: Ages and running averages, this batch included.
-        utility: This batch's utility alone [U].
-        finite: Whether the batch may enter what the rule remembers.
-        count: Number of this update, from 1.
-        key: A key of this layer and step.
+        utility: Utility of each unit on this batch alone [U].
+        finite: Whether the batch may enter the rule's memory.
+        count: Number of updates, this one included.
+        key: A key of this layer and update.
     """
 
     statistics: Statistics
@@ -30,10 +30,10 @@ class LayerStep(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The units of one layer that may be replaced now, and how many are: those of lowest utility.
+    """The units of one layer that may be replaced now, and how many of them are: those of lowest utility.
 
     Attributes:
-        utility: What they are ranked by [U].
+        utility: Utility by which units are ranked [U].
         eligible: Mask of the units that may be replaced [U].
         count: Number of units to replace, int32, at most those eligible.
     """
@@ -47,9 +47,9 @@ class Rule(NamedTuple):
     """Which units are replaced, and when.
 
     Attributes:
-        init: Size of a layer -> what the rule remembers of it.
+        init: Size of a layer -> the rule's memory of it, a pytree of arrays, before the first update.
         choose: (memory, `LayerStep`) -> (`Candidates`, next memory).
-        most: Size of a layer -> the most units that can be replaced at once, static.
+        most: Size of a layer -> the largest number of units that can be replaced at one update, static.
     """
 
     init: Callable[[int], Any]
@@ -58,12 +58,12 @@ class Rule(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What one batch says of the units of one layer.
+    """What one batch tells about the units of one layer.
 
     Attributes:
         means: Mean output of each unit over the batch [U].
-        finite: Whether the batch may enter the running statistics.
-        score: Corrected references [U] -> this batch's utilities [U].
+        finite: Whether the batch may enter the running averages.
+        score: Corrected references [U] -> utilities on this batch [U].
     """
 
     means: Float[Array, " U"]

@@ -28,8 +28,8 @@ Limbs = tuple[Any, ...]
 class Rate(NamedTuple):
     """A replacement rate in [0, 1] in binary fixed point, a multiple of 2^-64.
 
-    Replacements are counted in integers, so that a rate of 1e-3 with 100 units replaces one at update 10 and not 11,
-    after 10^8 updates too; adding floats drifts.
+    Replacements are counted in integers, so that a rate of 1e-3 with 100 units replaces one at every tenth update, also
+    after 10^8 of them; a sum of floats would drift.
 
     Attributes:
         whole: 1 for a rate of 1, else 0.
@@ -80,7 +80,7 @@ def _traced_rate(rate: Array) -> Rate:
 
 
 def most_replaced(rate: Any, size: int) -> int:
-    """Returns the most units of a layer of `size` units that can be replaced at once: ceil(rate x size)."""
+    """Returns the largest number of a layer's units that can be replaced at one update: ceil(rate x size)."""
     return size if isinstance(rate, jax.Array) else math.ceil(Fraction(str(rate)) * size)
 
 
@@ -107,7 +107,7 @@ def accumulate(accumulator: Accumulator, rate: Rate, eligible: Bool[Array, " U"]
     """Adds rate x eligible units to the accumulator and takes the whole part out (step 5; [N], Algorithm 1).
 
     Args:
-        accumulator: Fraction of a unit carried over from earlier updates.
+        accumulator: Fraction of a unit carried from earlier updates.
         rate: From `as_rate`.
         eligible: Mask of the units that may be replaced.
 
@@ -158,8 +158,9 @@ def round_at_random(rate: Rate, eligible: Bool[Array, " U"], key: PRNGKeyArray) 
 def lowest(
     utility: Float[Array, " U"], eligible: Bool[Array, " U"], count: Int[Array, ""], most: int
 ) -> Int[Array, " most"]:
-    """Returns the indices of the `count` eligible units of lowest utility, ties to the lowest index (step 6).
+    """Returns the indices of the `count` eligible units of lowest utility, ties to the lowest index.
 
+    Step 6 of `engine`.
     Infinite (and undefined) utilities rank as the largest.
 
     Args:

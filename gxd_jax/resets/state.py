@@ -21,8 +21,8 @@ class LayerState(NamedTuple):
     """What a resetting method keeps of one layer.
 
     Attributes:
-        statistics: Ages and running averages; those of units replaced in the last update are newborn.
-        memory: What the method's rule keeps besides: of continual backprop the fraction of a unit carried over.
+        statistics: Ages and running averages; 0 for units replaced in the last update.
+        memory: What the method's rule keeps besides: for continual backprop the accumulator of replacements.
         initial: Initial distribution of each incoming parameter.
         replaced: Units replaced in the last update, bool [U].
         total: Units replaced since the start, int32.
@@ -40,12 +40,12 @@ class ResettingState(NamedTuple):
 
     Attributes:
         count: Number of updates, uint32.
-        key: Raw data of the key from which every step's keys are derived.
+        key: Raw data of the key from which the keys of every update are derived.
         maturity_threshold: As in the last update, float32.
-        skipped_batches: Batches kept out of some layer's statistics, int32.
+        skipped_batches: Number of batches that did not enter some layer's averages, int32.
         layers: Layer name -> `LayerState`.
-        optimizer: States of the optimizer, lent by a surrounding `gxd_jax.chain` for the time of an update, so that
-            they are reset with the units (step 8). Between updates there are none.
+        optimizer: States of the optimizer. A surrounding `gxd_jax.chain` puts them here for the time of an update, so
+            that they are reset with the units (step 8 of `engine`). Between updates there are none.
     """
 
     count: UInt32[Array, ""]
@@ -96,14 +96,14 @@ def lend(state: Any, optimizer: Sequence[Any]) -> Any:
 
 
 def take_back(state: Any, optimizer: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Takes the states of the optimizer out of an optimizer state again.
+    """Takes the optimizer's states out of the resetting members' states, where `lend` put them.
 
     Args:
-        state: The state that came from a member which held them.
-        optimizer: What was lent.
+        state: The state of a chain's member after its update.
+        optimizer: The optimizer's states as `lend` got them.
 
     Returns:
-        The state without them, and the states of the optimizer with what each of the holders reset.
+        The state without them, and the optimizer's states with the entries that each resetting member has reset.
     """
     copies = [node.optimizer for node in resetting_states(state)]
     taken = copies[0] if len(copies) == 1 else jax.tree.map(_changed, optimizer, *copies)
@@ -111,7 +111,7 @@ def take_back(state: Any, optimizer: tuple[Any, ...]) -> tuple[Any, tuple[Any, .
 
 
 def _changed(lent: Array, *copies: Array) -> Array:
-    """Merges what several holders made of one leaf: each has changed the entries of its own units."""
+    """Merges one leaf's versions of several resetting members: each has changed the entries of its own units."""
     merged = lent
     for copy in copies:
         if copy is not lent and jnp.issubdtype(copy.dtype, jnp.number):

@@ -14,14 +14,14 @@ _LARGEST_COUNT = jnp.iinfo(jnp.int32).max
 
 
 class Statistics(NamedTuple):
-    """Statistics of one layer's units since their birth.
+    """Statistics of one layer's units since they were last initialised.
 
     The averages are raw, `average <- decay * average + (1 - decay) * value` from 0; `weight` is the same average of 1,
-    so `average / weight` is bias-corrected: weight = 1 - decay^n after n batches, whatever was skipped and however the
-    decay is scheduled.
+    so `average / weight` is bias-corrected: weight = 1 - decay^n after n batches, also where batches were skipped or
+    the decay follows a schedule.
 
     Attributes:
-        age: Updates since birth, int32 [U].
+        age: Updates since the unit was last initialised, int32 [U].
         weight: Total weight of the batches averaged, float32 [U].
         reference: Raw average of the mean output, float32 [U].
         utility: Raw average of the utility, float32 [U].
@@ -34,7 +34,7 @@ class Statistics(NamedTuple):
 
 
 def init_statistics(size: int) -> Statistics:
-    """Returns the statistics of `size` newborn units."""
+    """Returns the statistics of `size` units that have just been initialised."""
     return Statistics(
         age=jnp.zeros(size, jnp.int32),
         weight=jnp.zeros(size, jnp.float32),
@@ -46,7 +46,7 @@ def init_statistics(size: int) -> Statistics:
 def advance_reference(
     statistics: Statistics, means: Float[Array, " U"], finite: Bool[Array, ""], decay: float
 ) -> Statistics:
-    """Ages every unit and lets the batch enter the reference (steps 2 and 3; arXiv 2306.13812, mean correction).
+    """Ages every unit and averages the batch's mean outputs into the references (steps 2 and 3 of `engine`).
 
     Args:
         statistics: Statistics before this update.
@@ -64,9 +64,9 @@ def advance_reference(
 def advance_utility(
     statistics: Statistics, utility: Float[Array, " U"], finite: Bool[Array, ""], decay: float
 ) -> Statistics:
-    """Lets this step's utility enter its average (step 4).
+    """Averages the utilities on this batch into the running utilities (step 4 of `engine`).
 
-    An infinite or undefined utility counts as the largest number, so that it protects the unit now and not for ever.
+    An infinite or undefined utility counts as the largest finite number: it protects the unit until it is averaged out.
     """
     largest = jnp.finfo(jnp.float32).max
     utility = jnp.nan_to_num(utility, nan=largest, posinf=largest, neginf=-largest)
@@ -79,12 +79,12 @@ def corrected(average: Float[Array, " U"], weight: Float[Array, " U"]) -> Float[
 
 
 def restart(statistics: Statistics, replaced: Bool[Array, " U"]) -> Statistics:
-    """Returns the statistics with the replaced units newborn (step 9)."""
+    """Returns the statistics with those of replaced units set to 0 (step 9 of `engine`)."""
     return jax.tree.map(lambda value: jnp.where(replaced, jnp.zeros_like(value), value), statistics)
 
 
 def mature(statistics: Statistics, maturity_threshold: Array | float) -> Bool[Array, " U"]:
-    """Returns the mask of the units that have seen more updates than the threshold (step 5)."""
+    """Returns the mask of the units that have seen more updates than the threshold (step 5 of `engine`)."""
     return statistics.age > maturity_threshold
 
 

@@ -1,1 +1,1 @@
-"""What a hidden unit is: the wiring of a network as data, and finding it."""
+"""What a hidden unit is: the wiring of a network as data, and how it is found."""

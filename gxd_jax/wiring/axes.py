@@ -1,4 +1,4 @@
-"""Arithmetic on parameter axes: sizes of weights, masks over units as masks over entries, slices.
+"""Arithmetic on parameter axes: magnitudes of weights, masks over units as masks over entries, slices.
 
 The only module that mentions the axes of a parameter; every other one sees features [B, ..., U] and values [U].
 
@@ -26,7 +26,7 @@ Place = ParamAxis | EveryEntry
 """Where the units of a layer sit in one parameter."""
 
 _FEW = 4
-"""So many units at most are handled as slices."""
+"""Largest number of units that are handled as slices."""
 
 
 # --- Places of a layer ---------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def bias_axis(param_axis: ParamAxis, bias: Path | ParamAxis, ndim: int) -> tuple
 
 
 def features_of(values: Array, param_axis: ParamAxis, size: int) -> Array:
-    """Brings what a kernel reads, [..., n], to one value a unit: [..., U], or [..., P, U] with P positions a unit.
+    """Turns a kernel's input [..., n] into one value a unit: [..., U], or [..., P, U] with P positions a unit.
 
     Args:
         values: The kernel's input, its last axis as long as the axis that holds the units.
@@ -132,11 +132,11 @@ def weighted_outgoing_sums(
     return sums
 
 
-# --- Values and masks over units, spread over a parameter ----------------------------------------------------------
+# --- Values and masks over units, repeated over a parameter --------------------------------------------------------
 
 
 def spread(place: Place, values: Shaped[Array, " U"], shape: tuple[int, ...], fill: Any) -> Array:
-    """Lays values of units out over a parameter: an array that broadcasts against it.
+    """Repeats values of units over a parameter's entries: an array that broadcasts against it.
 
     Args:
         place: Where the units sit.
@@ -194,8 +194,8 @@ def scale_units(layer: UnitLayer, leaves: dict[Path, Array], gains: Float[Array,
 def is_compact(place: Place, count: int) -> TypeGuard[ParamAxis]:
     """Whether the entries of at most `count` units are handled as slices, and not as an array like the parameter.
 
-    A few slices are spread over a kernel inside the loop that applies its update, for next to nothing; many would need
-    a lookup at every entry.
+    XLA fuses the selection among a few slices with the loop that applies the kernel's update, at almost no cost; among
+    many slices it would be a lookup at every entry.
     """
     return isinstance(place, ParamAxis) and place.index is None and count <= _FEW
 

@@ -30,10 +30,10 @@ class UnitLayer(NamedTuple):
     Attributes:
         name: The name that the layer's features carry.
         size: Number of units U.
-        incoming: Kernels that feed the units; re-drawn on replacement.
+        incoming: Kernels that feed the units; re-initialised on replacement.
         own: Parameters with one entry a unit, each with its reset value (bias 0, norm scale 1).
-        outgoing: Kernels that read the units; zeroed on replacement.
-        outgoing_bias: For each outgoing kernel its layer's bias, which takes up the replaced unit's mean contribution:
+        outgoing: Kernels that read the units; set to 0 on replacement.
+        outgoing_bias: For each outgoing kernel its layer's bias, to which a replaced unit's mean contribution is added:
             the path of a 1-D bias along the kernel's output axis (the other axis of a matrix, the last axis of a
             larger kernel), a `ParamAxis(bias path, output axis of the kernel)` where it is another axis, or None.
         feature: Name of the `tap` that holds the units' outputs. None: the tap of the layer's own name if the model
@@ -66,9 +66,9 @@ class WeightLayer(NamedTuple):
         name: The kernel's path, joined by slashes.
         size: Number of entries U.
         incoming: The kernel.
-        own: Nothing; this and what follows is there so that all layers are replaced by the same code.
-        outgoing: Nothing.
-        outgoing_bias: Nothing.
+        own: Empty, as the following ones; they are there because `UnitLayer` has them.
+        outgoing: Empty.
+        outgoing_bias: Empty.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Checks of a wiring: its own form, and whether it fits the parameters."""
+"""Checks of a wiring: its form, and whether it fits the parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def validate_units(units: Sequence[UnitLayer], params: Params) -> None:
 
     Args:
         units: The unit layers.
-        params: The parameters that they speak of.
+        params: The parameters.
 
     Raises:
         TypeError: If `units` is not a sequence of `UnitLayer`.

@@ -1,1 +1,1 @@
-"""How `find_units` reads a program: labels, rules, and what the labels say about parameters."""
+"""How `find_units` reads a program: labels of units, a rule for each primitive, and the wiring that follows."""

@@ -1,4 +1,4 @@
-"""Sub-programs: calls are descended into, loops over the data too; branches and open loops are refused."""
+"""Sub-programs: calls and loops over data are read through; branches and loops of unknown length are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scan(reader: Reader, step: Step) -> list[Value]:
     steps = scanned[0].axes[0] if scanned else free(0)
     scanned = [dataclasses.replace(v, axes=v.axes[1:], origin=v.origin[1:], parameter=None, stem=-1) for v in scanned]
     scanned = [reader.new(value) for value in scanned]
-    # Zeros at the start look like constants: what is carried is an activation. Its labels are those of every round.
+    # Zeros at the start look like constants: what is carried is an activation. Its labels are those of every iteration.
     reader.join([*carry, Value((), Kind.ACTIVATION)])
     carry = [reader.new(Value(value.axes, Kind.ACTIVATION, value.reduced)) for value in carry]
     needed = (True,) * carried + step.needed[carried:]
@@ -64,7 +64,7 @@ def _united(reader: Reader, old: Value, result: Value) -> Value:
 
 
 def _covers(old: Value, new: Value) -> bool:
-    """Whether another round would see nothing new."""
+    """Whether another iteration would change nothing."""
     free_before = sum(int((labels < INPUT).sum()) for labels in old.axes)
     free_now = sum(int((labels < INPUT).sum()) for labels in new.axes)
     return free_before == free_now and old.reduced == new.reduced

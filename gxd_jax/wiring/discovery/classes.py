@@ -1,4 +1,4 @@
-"""From labels to classes: who the units are, which parameter entries are theirs, and what speaks against them."""
+"""From labels to classes: which labels are units, which parameter entries belong to them, and why some are refused."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ STATE = "state is read but never written: tie it to its output (scan over the st
 
 @dataclasses.dataclass(frozen=True)
 class UnitClasses:
-    """What the program says about units.
+    """The classes of labels of a program; a class is a candidate for a unit.
 
     Attributes:
         program: The program.
-        reader: The last reader, which saw every union.
+        reader: The last reader, in whose labels nothing changes any more.
         labels: Labels of every axis of every parameter, as classes.
-        sites: Site -> what is captured there.
+        sites: Site -> the value there.
         outputs: Classes on axes of the outputs.
         leaks: Classes that outputs depend on as a whole.
         states: Stems of the inputs after the first.
@@ -120,10 +120,10 @@ def _input(shape: tuple[int, ...]) -> Value:
 
 
 def group_units(classes: UnitClasses, linear: bool) -> list[Group]:
-    """Groups the units by the parameter axes that they use, those first that are fed first.
+    """Groups the units by the parameter axes that they use, in the order in which they are fed.
 
     Args:
-        classes: What the program says.
+        classes: The classes of the program.
         linear: Whether units with nothing non-linear between their kernels count as units.
     """
     tables: dict[int, dict[Place, list[int]]] = collections.defaultdict(dict)
@@ -156,7 +156,7 @@ def group_units(classes: UnitClasses, linear: bool) -> list[Group]:
 
 
 def _families(members: list[int], tables: dict[int, dict[Place, list[int]]]) -> list[list[int]]:
-    """Parts classes that claim the same position (heads and channels of one axis) into families that do not."""
+    """Divides classes that claim the same position (heads and channels of one axis) into families that do not."""
     families: list[tuple[list[int], set[tuple[Place, int]]]] = []
     for root in sorted(members):
         claimed = {(place, position) for place, positions in tables[root].items() for position in positions}
@@ -184,7 +184,7 @@ def _group(classes: UnitClasses, members: list[int], key: Any, tables: dict[int,
 
 
 def _rank(classes: UnitClasses, place: Place) -> tuple[int, int]:
-    """Places in the order in which they feed; others last."""
+    """Rank of a place: the order in which places feed units; others last."""
     order = list(classes.reader.fed)
     return (0, order.index(place)) if place in classes.reader.fed else (1, 0)
 
@@ -197,7 +197,7 @@ def _reason(
     direct: dict[int, set[Place]],
     linear: bool,
 ) -> str | None:
-    """Returns what speaks against a class as a unit, or None."""
+    """Returns the reason why a class is no unit that can be replaced, or None."""
     reader = classes.reader
     every = {root, *parts}
     roles = {place: reader.roles[place] for place in places}

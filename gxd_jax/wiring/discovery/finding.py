@@ -31,13 +31,13 @@ class LeftOut(NamedTuple):
 
 
 class Units(list[UnitLayer]):
-    """The unit layers that were found: a list, with what a person wants to know beside it.
+    """The unit layers that were found: a list, with what was left out and other remarks as attributes.
 
     Attributes:
         left_out: Axes of kernels whose units cannot be replaced, with the reasons.
         coupled: Names of the layers whose units share statistics with their siblings (layer norm, group norm): a
             replacement changes the others a little.
-        untapped: Names of the layers whose features nothing captures yet: the model must pass them through
+        untapped: Names of the layers whose features are not captured yet: the model must pass them through
             `gxd_jax.tap(layer.feature, values)`.
     """
 
@@ -64,9 +64,9 @@ def find_units(
 ) -> Units:
     """Finds the hidden units of a model and every parameter entry that belongs to them.
 
-    The model's program is traced and read, never run or changed. Units are followed from the kernels that feed them
-    through what keeps them apart (activations, norms, pooling, reshapes, concatenations, sums) to the kernels that read
-    them. What is not understood is refused and listed in `left_out` with the reason; nothing is guessed.
+    The model's program is traced and read, never run or changed. Units are followed from the kernels that feed them,
+    through operations that do not mix them (activations, norms, pooling, reshapes, concatenations, sums), to the
+    kernels that read them. What is not understood is refused and listed in `left_out` with the reason.
     Check the result, or any other wiring, with `verify_units`.
 
     Layers are named by the module that produces them. Their `feature` is the name of a tap that the model passes, None
@@ -75,11 +75,11 @@ def find_units(
     Args:
         apply: (params, *example_inputs) -> outputs, any pytree of arrays.
         params: The *initial* parameters: own parameters are reset to the constant that they hold (biases 0, norm scales
-            1), and re-drawn where they hold no constant. A tree of arrays only.
+            1), and re-initialised like kernels where they hold no constant. A tree of arrays only.
         *example_inputs: Inputs of the right shapes.
-        outputs: Picks the real outputs among what `apply` returns, for models that also return new state (batch
+        outputs: Selects the real outputs from what `apply` returns, for models that also return new state (batch
             statistics, a recurrent state). None: all of it.
-        linear: Whether units with nothing non-linear between producer and consumer count.
+        linear: Whether units with nothing non-linear between producer and consumer are units.
 
     Returns:
         A list of `UnitLayer` with the attributes of `Units`.
@@ -122,7 +122,7 @@ def find_units(
 
 
 def _left_out(classes: UnitClasses, groups: Sequence[Group], reasons: dict[int, str]) -> list[LeftOut]:
-    """Lists the axes of kernels that no unit was found on, in the order of the program."""
+    """Lists the axes of kernels on which no unit was found, in the order of the program."""
     paths = list(classes.program.parameters)
     entries: dict[LeftOut, None] = {}
     chosen = [group for group in groups if id(group) not in reasons]

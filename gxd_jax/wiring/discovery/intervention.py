@@ -1,4 +1,4 @@
-"""What `verify_units` does to a model: draws, zeros and scalings of the weights and features of some units."""
+"""What `verify_units` does to a model: it draws, zeroes and scales the weights and features of some units."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Model:
     """A model with inputs, run on changed parameters.
 
     Attributes:
-        sites: Shapes of what passes the sites of the layers that are watched.
+        sites: Shapes of the values at the sites of the watched layers.
     """
 
     def __init__(self, apply: Callable[..., Any], params: Params, inputs: tuple, outputs: Callable[[Any], Any] | None):
@@ -69,7 +69,7 @@ class Model:
         self._run_watched = jax.jit(run)
 
     def watched(self, leaves: Leaves, factors: dict[Any, np.ndarray]) -> tuple[np.ndarray, dict[Any, Any]]:
-        """Returns all outputs as one vector, and what passed the sites, multiplied by `factors` on its way."""
+        """Returns all outputs as one vector, and the values at the sites, which are multiplied by `factors`."""
         ones = {site: np.ones(values.shape[-1], np.float32) for site, values in self.sites.items()}
         if self._run_watched is None:
             raise ValueError("watch some layers first")
@@ -98,7 +98,7 @@ class Model:
 
 
 class Draw:
-    """Parameters moved a little at random, so that zeros and ones do not hide a weight, and changes to them."""
+    """Parameters with a little noise, so that no weight is hidden by zeros or ones, and changes to them."""
 
     def __init__(self, params: Params, rng: np.random.Generator):
         self._rng = rng
@@ -127,12 +127,12 @@ class Draw:
     def redrawn(
         self, leaves: Leaves, axes: Iterable[ParamAxis], mask: Bool[np.ndarray, " U"], besides: Iterable[ParamAxis] = ()
     ) -> Leaves:
-        """Returns `leaves` with the slices of some units drawn anew; those of `besides` win and stay as they are."""
+        """Returns `leaves` with the slices of some units re-initialised, except for entries of `besides`."""
         changed = dict(leaves)
         for axis in axes:
             leaf = leaves[axis.path]
             noise = self._rng.normal(size=leaf.shape)
-            # Parameters of one entry a unit may have to keep their sign: variances.
+            # Parameters with one entry a unit may have to keep their sign, as variances do.
             fresh = (leaf * np.exp(noise) if leaf.ndim == 1 else _spread(leaf) * noise).astype(leaf.dtype)
             where = _entries_of(axis, mask, leaf.shape)
             for kept in besides:
@@ -143,7 +143,7 @@ class Draw:
 
 
 class _Scaler(sites.Recorder):
-    """Multiplies what passes a site, instead of adding to it."""
+    """Multiplies the value at a site, instead of adding to it."""
 
     def record(self, site: sites.Site, values: Array) -> Array:
         factors, self.zeros = self.zeros or {}, None

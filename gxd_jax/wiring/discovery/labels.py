@@ -1,11 +1,11 @@
 """Labels: which indices of which axes carry the same hidden unit.
 
-Every index of every axis of every array carries a label. Two indices with equal labels belong to the same unit: what
-the unit's parameters influence is confined to entries that carry its label on some axis. `FREE` means that nothing is
-known of an index (constants), `INPUT` that it belongs to the data (examples, positions, input features).
+Every index of every axis of every array has a label. Two indices with equal labels belong to the same unit: the unit's
+parameters influence only entries that have its label on some axis. `FREE` means that nothing is known of an index
+(constants), `INPUT` that it belongs to the data (examples, positions, input features).
 
-An axis that is split in two, [h * d] -> [h, d], gives labels to the parts; the label of an index of the whole is then a
-composite of two parts, so that merging them again, also elsewhere, gives the same label.
+When an axis is split in two, [h * d] -> [h, d], both parts get labels; the label of an index of the whole axis is then
+a composite of two of them. Merging the parts again, also elsewhere, gives the same label.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Labels:
     def unify(self, first: np.ndarray, second: np.ndarray, refine: bool = True) -> np.ndarray:
         """Makes the labels of two axes equal, index by index.
 
-        FREE is equal to everything. With `refine`, where one axis repeats a label that the other one tells apart, the
-        other's labels become composites of it (a mean of each group of channels, put beside the channels). A part and
-        its whole stay apart, and the whole stands for both.
+        FREE is equal to everything. With `refine`, where one axis repeats a label at indices that have different labels
+        on the other axis, those become composites of it (a mean of each group of channels, repeated for the channels).
+        A part and its whole are not made equal; the whole is returned for both.
         """
         if refine:
             self._refine(first, second)
@@ -77,7 +77,7 @@ class Labels:
         return united
 
     def _refine(self, coarse: np.ndarray, fine: np.ndarray) -> None:
-        """Makes labels that stand beside a repeated label composites of it."""
+        """Makes labels at the indices of a repeated label composites of it."""
         roots, others = self.roots(coarse), self.roots(fine)
         if np.unique(roots).size == roots.size:
             return
@@ -195,7 +195,7 @@ class Labels:
         return left, right
 
     def _halve_composites(self, roots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Splits composites into what a row has in common and what a column has in common."""
+        """Splits composites into the part that a row shares and the part that a column shares."""
         atoms = [[collections.Counter(self._atoms(label)) for label in row] for row in roots.tolist()]
         rows = [functools.reduce(operator.and_, row) for row in atoms]
         columns = [functools.reduce(operator.and_, column) for column in zip(*atoms, strict=True)]

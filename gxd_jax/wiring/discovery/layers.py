@@ -22,7 +22,7 @@ def choose(groups: Sequence[Group], classes: UnitClasses) -> tuple[list[Group], 
     """Chooses among groups of units that share weights: those with more parameters win, then the finer ones.
 
     Returns:
-        The chosen groups in their order, and for each other one (by its number) the number of the one that it overlaps.
+        The chosen groups in their order, and for each other one (by its index) the index of the one that it overlaps.
     """
     valid = [number for number, group in enumerate(groups) if group.reason is None]
     chosen: list[int] = []
@@ -129,7 +129,7 @@ def _bias(place: Place, classes: UnitClasses) -> Path | ParamAxis | None:
 
 
 def find_feature(layer: UnitLayer, group: Group, classes: UnitClasses) -> tuple[UnitLayer, bool]:
-    """Finds where a layer's features are captured: at a tap, at the inputs of its Flax consumers, or at a tap to come.
+    """Finds where a layer's features are captured: at a tap, at the inputs of its Flax consumers, or at a new tap.
 
     Returns:
         The layer with `feature` set, and whether the model must still be tapped.
@@ -146,7 +146,7 @@ def find_feature(layer: UnitLayer, group: Group, classes: UnitClasses) -> tuple[
 def _is_feature(
     site: str, layer: UnitLayer, group: Group, value: Value, readings: Sequence[Reading], classes: UnitClasses
 ) -> bool:
-    """Whether a tapped value has the units along its last axis, and is read by a kernel or named as agreed."""
+    """Whether a tapped value has the units along its last axis, and is read by a kernel or has the layer's name."""
     if not value.axes or (site != layer.name and value.stem not in {reading.stem for reading in readings}):
         return False
     roots = classes.reader.labels.roots(value.axes[-1])

@@ -46,7 +46,7 @@ def write_at(reader: Reader, step: Step) -> list[Value]:
 
 
 def look_up(reader: Reader, step: Step) -> list[Value]:
-    """`gather`: rows of a table, by numbers that may depend on the data."""
+    """`gather`: rows of a table, by indices that may depend on the data."""
     table, numbers = step.operands
     (shape,) = step.shapes
     spec, sizes = step.settings["dimension_numbers"], step.settings["slice_sizes"]
@@ -62,7 +62,7 @@ def look_up(reader: Reader, step: Step) -> list[Value]:
     others = [axis for axis in range(len(shape)) if axis not in spec.offset_dims]
     for target, labels in zip(others, numbers.axes[:-1], strict=True):
         axes[target] = labels
-    # The rows of a parameter belong to nobody; those of an activation are mixed.
+    # The rows of a parameter belong to no unit; those of an activation are mixed.
     lost = [table.axes[axis] for axis in dropped]
     if table.kind == Kind.PARAMETER:
         for labels in lost:
@@ -82,7 +82,7 @@ def look_up(reader: Reader, step: Step) -> list[Value]:
 
 
 def reduce_axes(reader: Reader, step: Step) -> list[Value]:
-    """Axes reduced away: sums, maxima, their places."""
+    """Axes reduced away: sums, maxima, indices of maxima."""
     value = step.operands[0]
     gone = [axis % len(value.axes) for axis in step.settings["axes"]]
     kept = [axis for axis in range(len(value.axes)) if axis not in gone]

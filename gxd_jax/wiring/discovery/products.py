@@ -1,4 +1,4 @@
-"""Products and convolutions: they consume the axis along which units are read, and make new ones."""
+"""Products and convolutions: they contract the axis along which units are read, and produce new units."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _read(
     outputs: Sequence[int],
     batch: Sequence[int] = (),
 ) -> frozenset[int]:
-    """Notes that a kernel reads an activation; returns the number of the product."""
+    """Notes that a kernel reads an activation; returns the index of the product."""
     read = frozenset().union(*(kernel.places(axis) for axis in sums))
     kernels = {parameter for parameter, _ in read}
     made = frozenset().union(*(kernel.places(axis) for axis in outputs))
@@ -103,7 +103,7 @@ def convolve(reader: Reader, step: Step) -> list[Value]:
             products = _read(reader, image, kernel, [kernel_inputs], [kernel_outputs])
         else:
             reduced |= reader.reduce(summed)
-    elif groups == inputs.size == shape[out_channels]:  # depthwise: every channel keeps to itself
+    elif groups == inputs.size == shape[out_channels]:  # depthwise: channels are not mixed
         axes[out_channels] = reader.unify([inputs, kernel.axes[kernel_outputs]])
         reader.note(kernel.places(kernel_outputs), "unit")
     else:
@@ -115,5 +115,5 @@ def convolve(reader: Reader, step: Step) -> list[Value]:
 
 
 def _note_group_outputs(reader: Reader, places: frozenset[Place]) -> None:
-    """The outputs of a grouped convolution are units of their own."""
+    """Notes that the outputs of a grouped convolution are new units."""
     reader.note(sorted(places), "feed")

@@ -38,12 +38,12 @@ class Reader:
     """Reads a program once.
 
     Attributes:
-        labels: The labels, which outlive the reader: the next one sees every union.
+        labels: The labels. The next reader goes on with them.
         roles: Parameter axis -> how it is used: "read" (an activation's units are contracted with it), "feed" (the
             other axis of such a kernel), "unit" (one entry a unit), "looked up".
         fed: Parameter axes in the order in which they first feed or are looked up.
         readings: Every kernel that reads an activation.
-        biases: Product -> number of the parameter that is its bias.
+        biases: Product -> index of the parameter that is its bias.
         products: Product -> the axes of its kernel.
         refused: Class of labels -> why its units cannot be replaced.
         coupled: Classes that share statistics with their siblings (norms).
@@ -68,7 +68,7 @@ class Reader:
     # --- Running ---------------------------------------------------------------------------------------------------
 
     def run(self, program: Any, operands: Sequence[Value], needed: tuple[bool, ...]) -> list[Value]:
-        """Reads a (sub-)program and returns its results; those that are not needed come out as constants."""
+        """Reads a (sub-)program and returns its results; those that are not needed are returned as constants."""
         program = open_program(program)
         equations = live_equations(program, needed)
         known = dict(zip(program.invars, operands, strict=True))
@@ -111,20 +111,20 @@ class Reader:
         return [self.new(value) for value in results] if fits else self.give_up(step, reason)
 
     def give_up(self, step: Step, reason: str) -> list[Value]:
-        """Refuses all units that a step depends on; its results carry no units."""
+        """Refuses all units that an equation depends on; its results have no units."""
         for value in step.operands:
             self.refuse(value, reason)
         kind = max(value.kind for value in step.operands)
         return [dataclasses.replace(constant(shape), kind=kind) for shape in step.shapes]
 
     def new(self, value: Value) -> Value:
-        """Gives a value a stem, and settles what it depends on as a whole."""
+        """Gives a value a stem, and determines the units on which it depends as a whole."""
         if value.kind == Kind.ACTIVATION and value.stem < 0:
             value = dataclasses.replace(value, stem=next(self._stems))
         return self._meet(value) if value.reduced else value
 
     def _meet(self, value: Value) -> Value:
-        """A reduced axis that meets its own labels again couples its units: a norm, a softmax."""
+        """Marks units as coupled where their reduced axis is combined with the axis itself: a norm, a softmax."""
         present = self.labels.closure(itertools.chain.from_iterable(self.labels.unit_roots(a) for a in value.axes))
         met = {group for group in value.reduced if not present.isdisjoint(self.closure_of(group))}
         for group in met:
@@ -137,7 +137,7 @@ class Reader:
     # --- Notes -----------------------------------------------------------------------------------------------------
 
     def reduce(self, *axes: np.ndarray) -> frozenset[int]:
-        """Returns the groups of units on which an array depends as a whole once these axes are gone."""
+        """Returns the groups of units on which an array depends as a whole after a reduction of these axes."""
         groups = set()
         for labels in axes:
             roots = self.labels.unit_roots(labels)
@@ -163,7 +163,7 @@ class Reader:
             self.refused.setdefault(root, reason)
 
     def mark_nonlinear(self, value: Value) -> None:
-        """Notes that the units of an activation pass something non-linear."""
+        """Marks the units of an activation as non-linear."""
         for labels in value.axes:
             self.nonlinear.update(self.labels.closure(self.labels.unit_roots(labels)))
 
@@ -175,7 +175,7 @@ class Reader:
                 self.fed.setdefault(place)
 
     def join(self, operands: Sequence[Value], role: str = "unit") -> Kind:
-        """Notes the parameters that join activations entry by entry, and returns the kind of the result."""
+        """Notes the parameters that act on activations entry by entry, and returns the kind of the result."""
         kind = max(value.kind for value in operands)
         if kind == Kind.ACTIVATION:
             for value in operands:

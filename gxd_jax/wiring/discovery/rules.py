@@ -1,7 +1,7 @@
-"""What each primitive does to labels: the table of all rules.
+"""What each primitive does to labels: the table of the rules of primitives.
 
-A rule takes the reader and a step and returns the step's results. A rule that raises, or whose results do not have the
-step's shapes, is as good as no rule: the units concerned are refused.
+Such a rule takes the reader and an equation, and returns the equation's results. Where it raises, or its results do not
+have the equation's shapes, the units concerned are refused as if there were no rule.
 """
 
 from __future__ import annotations
@@ -44,4 +44,4 @@ RULES: dict[str, Rule] = {
     "conv_general_dilated": convolve,
     **CALLS,
 }
-"""Primitive -> rule. What is not here is not understood."""
+"""Primitive -> its rule. A primitive that is not here is not understood."""

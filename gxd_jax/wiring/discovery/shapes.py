@@ -14,7 +14,7 @@ from gxd_jax.wiring.discovery.values import Kind, Step, Value, free
 
 
 def arrange(value: Value, axes: Sequence[np.ndarray], sources: Sequence[Sequence[int]], same: bool, **changes) -> Value:
-    """Returns a value with new axes, each made from `sources` among the old ones; `same`: no entry is gone or moved."""
+    """Returns a value with new axes, each made from `sources` among the old ones; `same`: no entry is lost or moved."""
     origin = tuple(frozenset().union(*(value.places(axis) for axis in source)) for source in sources)
     return dataclasses.replace(
         value,
@@ -48,7 +48,7 @@ def transpose(reader: Reader, step: Step) -> list[Value]:
 
 
 def squeeze(reader: Reader, step: Step) -> list[Value]:
-    """Axes of length 1 go; what depends on their unit depends on it everywhere now."""
+    """Axes of length 1 removed; the whole array now depends on their unit."""
     (value,) = step.operands
     gone = [axis % len(value.axes) for axis in step.settings["dimensions"]]
     kept = [axis for axis in range(len(value.axes)) if axis not in gone]
@@ -101,8 +101,8 @@ def reshape(reader: Reader, step: Step) -> list[Value]:
 def _aligned(old_shape: Sequence[int], new_shape: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Pairs the axes of two shapes of one array in row-major order.
 
-    Axes of length 1 are paired with their like between the same neighbours, the last with the last; an old one without
-    a partner is paired with nothing, a new one is left out.
+    Axes of length 1 are paired with axes of length 1 between the same neighbours, beginning with the last ones; an old
+    one without a partner is paired with nothing, a new one is left out.
     """
     old, new = list(enumerate(old_shape)), list(enumerate(new_shape))
     pairs = []

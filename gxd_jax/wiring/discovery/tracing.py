@@ -26,7 +26,7 @@ class Program:
         parameters: The initial parameters, in the order of the program's first inputs.
         inputs: Number of further inputs.
         selected: For each output whether the caller asked for it.
-        sites: Sites (names of taps, paths of Flax modules) whose values are the last outputs, in their order.
+        sites: Sites (names of taps, paths of Flax modules) whose values are the last outputs, in this order.
     """
 
     traced: Any
@@ -37,7 +37,7 @@ class Program:
 
 
 class _Sites:
-    """Every tap name, and no module: which modules are consumers is not known yet."""
+    """A set that contains every name: all taps are recorded, since the unit layers are not known yet."""
 
     def __contains__(self, name: object) -> bool:
         return True

@@ -11,11 +11,11 @@ import numpy as np
 from gxd_jax.wiring.discovery.labels import FREE
 
 Place = tuple[int, int]
-"""A parameter's number and one of its axes."""
+"""A parameter's index and one of its axes."""
 
 
 class Kind(enum.IntEnum):
-    """What an array depends on; of two, the larger wins."""
+    """What an array depends on; the kind of a result is the largest kind of its operands."""
 
     CONSTANT = 0
     PARAMETER = 1
@@ -29,12 +29,12 @@ class Value:
     Attributes:
         axes: For each axis the label of every index.
         kind: What the array depends on.
-        reduced: Numbers of the groups of labels that every entry depends on, because their axis was reduced away.
+        reduced: Indices of the groups of labels that every entry depends on, because their axis was reduced away.
         origin: For a parameter, the places from which each axis comes; for others empty.
-        parameter: Number of the parameter that this is, up to the order of axes and new ones; None: it is none.
-        keeps_zeros: Whether a zero entry of the parameter is a zero entry of this.
-        products: Numbers of the products with kernels that this is the plain sum of.
-        stem: The same number for arrays that hold the same values in another shape, order or precision.
+        parameter: Index of the parameter that this is, up to the order of axes and new ones; None: it is none.
+        keeps_zeros: Whether a zero entry of the parameter is a zero entry of this array.
+        products: Indices of the products with kernels whose plain sum this is.
+        stem: An identity that arrays share which hold the same values in another shape, order or precision.
     """
 
     axes: tuple[np.ndarray, ...]

@@ -1,4 +1,4 @@
-"""Checking a wiring by intervention: what becomes of the outputs if weights of some units are zeroed or drawn anew."""
+"""Checking a wiring by intervention: how outputs change when weights of some units are zeroed or re-initialised."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gxd_jax.wiring.layers import ParamAxis, UnitLayer
 from gxd_jax.wiring.validation import validate_units
 
 _DRAWS = 3
-"""Draws of the parameters: a dead ReLU in one of them is alive in another."""
+"""Number of draws of the parameters: a ReLU that is dead in one of them is active in another."""
 
 _FACTOR = -2.0
-"""Features and the weights that read them are multiplied by this: only what enters linearly survives it alike."""
+"""Features, or the weights that read them, are multiplied by this: both must have the same effect."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """What `verify_units` found.
+    """The result of `verify_units`.
 
     Attributes:
         problems: What is wrong, each with the layer's name and parameters.
@@ -58,24 +58,24 @@ def verify_units(
     outputs: Callable[[Any], Any] | None = None,
     key: KeyLike = 0,
 ) -> Verification:
-    """Checks a wiring by what the model does, whoever made it.
+    """Checks a wiring, from `find_units` or written by hand, by its effect on the model's outputs.
 
-    For some units of each layer, at parameters moved a little at random, several times:
+    For some units of each layer, several times, at parameters with a little noise added:
 
-    - with the outgoing slices zeroed, drawing the incoming ones anew must not change the outputs (layers that a norm
-      couples to their siblings are reported as such); with them in place it must, through every outgoing kernel;
-    - multiplying the features must do what multiplying the outgoing slices does: they are what those weights read;
-    - with incoming and own slices zeroed the features must stop following the input.
+    - With the outgoing slices zeroed, re-initialising the incoming ones must not change the outputs (layers that a norm
+      couples to their siblings are reported as such). With the outgoing slices of any one kernel in place, it must.
+    - Multiplying the features must change the outputs as multiplying the outgoing slices does.
+    - With incoming and own slices zeroed, the features must no longer depend on the input.
 
-    Where the program can be read, differences from what `find_units` says explain a problem, and name incoming kernels
-    and own parameters that are missing.
+    Where the program can be read, differences from the result of `find_units` explain a problem, and name incoming
+    kernels and own parameters that are missing.
 
     Args:
         apply: (params, *example_inputs) -> outputs.
         params: The parameters.
         units: The wiring.
         *example_inputs: Inputs with several, different examples.
-        outputs: Picks the real outputs, as in `find_units`.
+        outputs: Selects the real outputs, as in `find_units`.
         key: An int or a JAX key: the seed of the interventions.
 
     Returns:
@@ -98,7 +98,7 @@ def verify_units(
         differences = _differences(layer, found) if found else []
         leaks, idle = _check_weights(layer, model, draws)
         if found and not differences:
-            # Dead units, or a path through a product that is zeroed with the rest, hide what the program shows.
+            # Dead units, or a product with a factor that is zeroed too, can hide an effect that the program shows.
             notes += [f"layer {layer.name!r}: {what}, though the program says that it should" for what in idle]
             idle = []
         if leaks and found and not differences and id(found) in read_coupled:
@@ -116,7 +116,7 @@ def verify_units(
 
 
 def _with_plain_axes(layer: UnitLayer, shapes: dict[Path, tuple[int, ...]]) -> UnitLayer:
-    """Counts axes from the first."""
+    """Replaces negative axes by the axes counted from the first."""
 
     def plain(axis: ParamAxis) -> ParamAxis:
         return axis._replace(path=tuple(axis.path), axis=axis.axis % len(shapes[tuple(axis.path)]))
@@ -132,7 +132,7 @@ def _with_plain_axes(layer: UnitLayer, shapes: dict[Path, tuple[int, ...]]) -> U
 
 
 def _check_weights(layer: UnitLayer, model: Model, draws: Sequence[Draw]) -> tuple[list[str], list[str]]:
-    """Zeroes and draws the slices of some units and compares the outputs; returns leaks and other problems."""
+    """Zeroes and re-initialises slices of some units and compares outputs; returns leaks and other problems."""
     mine = _feeding(layer)
     leaking: dict[str, None] = {}
     idle_in = {_shown(axis): axis for axis in layer.incoming}
@@ -199,10 +199,10 @@ def _check_all_features(
 
 
 def _check_features(layer: UnitLayer, model: Model, draws: Sequence[Draw]) -> tuple[bool, bool]:
-    """Multiplies the features of some units, and silences them.
+    """Multiplies the features of some units, and zeroes their incoming and own slices.
 
     Returns:
-        Whether that differs from multiplying the outgoing slices, and whether silenced units follow the input.
+        Whether the first differs from multiplying the outgoing slices; whether the features still follow the input.
     """
     unread = loud = False
     for draw in draws:
@@ -262,7 +262,7 @@ def _closest(layer: UnitLayer, reference: Sequence[UnitLayer]) -> UnitLayer | No
 
 
 def _differences(layer: UnitLayer, found: UnitLayer) -> list[str]:
-    """Says how a layer differs from what the program says."""
+    """Describes how a layer differs from the layer that was found in the program."""
     differences = []
     for role in _ROLES:
         mine, its = _axes(layer, role), _axes(found, role)
