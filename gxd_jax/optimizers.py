@@ -57,8 +57,8 @@ def scale_by_adam(
     def init(params):
         return ScaleByAdamState(
             count=jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), jnp.int32), params),
-            mu=optax.tree.zeros_like(params, dtype=mu_dtype),
-            nu=optax.tree.zeros_like(params),
+            mu=optax.tree_utils.tree_zeros_like(params, dtype=mu_dtype),
+            nu=optax.tree_utils.tree_zeros_like(params),
         )
 
     def update(updates, state, params=None):
@@ -73,7 +73,7 @@ def scale_by_adam(
             return corrected_m / (jnp.sqrt(corrected_v + eps_root) + eps)
 
         rescaled = jax.tree.map(rescale, mu, nu, count)
-        return rescaled, ScaleByAdamState(count=count, mu=optax.tree.cast(mu, mu_dtype), nu=nu)
+        return rescaled, ScaleByAdamState(count=count, mu=optax.tree_utils.tree_cast(mu, mu_dtype), nu=nu)
 
     return optax.GradientTransformation(init, update)
 
