@@ -112,6 +112,6 @@ def _one_minus_power(base: Any, exponent: Int[Array, "..."]) -> Float[Array, "..
     A power for each weight would take several times the rest of the update; most weights share the largest exponent.
     """
     largest = exponent.max(initial=0)
-    return jnp.where(
-        exponent == largest, 1 - base**largest, -jnp.expm1(exponent * jnp.log(jnp.asarray(base, jnp.float32)))
-    )
+    of_largest = (1 - base ** largest.astype(float)).astype(jnp.float32)
+    others = -jnp.expm1(exponent.astype(jnp.float32) * jnp.log(jnp.asarray(base, jnp.float32)))
+    return jnp.where(exponent == largest, of_largest, others)

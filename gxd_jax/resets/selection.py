@@ -136,7 +136,7 @@ def round_at_random(rate: Rate, eligible: Bool[Array, " U"], key: PRNGKeyArray) 
         Number of units to replace now, int32, at most those eligible.
     """
     count, rest = accumulate(empty_accumulator(), rate, eligible)
-    fraction = sum(limb / float(_LIMB) ** (i + 1) for i, limb in enumerate(rest))
+    fraction = sum(limb.astype(float) / float(_LIMB) ** (i + 1) for i, limb in enumerate(rest))
     return count + jax.random.bernoulli(key, fraction).astype(jnp.int32)
 
 

@@ -81,10 +81,10 @@ RESETTING = {
     ),
 }
 OTHERS = {
-    "shrink_and_perturb": lambda: optax.chain(optax.adam(0.01), gxd.methods.shrink_and_perturb(0.1, 0.01)),
-    "weight_clipping": lambda: optax.chain(optax.adam(0.01), gxd.methods.weight_clipping(0.5)),
-    "l2_init": lambda: optax.chain(gxd.methods.l2_init(0.1), optax.adam(0.01)),
-    "spectral_regularization": lambda: optax.chain(gxd.methods.spectral_regularization(0.1), optax.adam(0.01)),
+    "shrink_and_perturb": lambda: optax.chain(optax.sgd(0.01, momentum=0.9), gxd.methods.shrink_and_perturb(0.1, 0.01)),
+    "weight_clipping": lambda: optax.chain(optax.sgd(0.01, momentum=0.9), gxd.methods.weight_clipping(0.5)),
+    "l2_init": lambda: optax.chain(gxd.methods.l2_init(0.1), optax.sgd(0.01, momentum=0.9)),
+    "spectral_regularization": lambda: optax.chain(gxd.methods.spectral_regularization(0.1), optax.sgd(0.01, momentum=0.9)),
     "utility_gated_noise": lambda: optax.chain(gxd.methods.utility_gated_noise(0.01), optax.sgd(0.01)),
 }
 
@@ -94,7 +94,7 @@ def readout_of(name):
 
 
 def resetting(name, units, optimizer=None, **more):
-    return gxd.chain(optax.adam(0.01) if optimizer is None else optimizer, RESETTING[name](units, **more))
+    return gxd.chain(optax.sgd(0.01, momentum=0.9) if optimizer is None else optimizer, RESETTING[name](units, **more))
 
 
 def step_of(observe, tx):
@@ -134,7 +134,7 @@ def other_part(name):
 
 def full_reset():
     params, _ = dense()
-    fresh, tx = jax.tree.map(lambda leaf: leaf + 1, params), optax.adam(0.01)
+    fresh, tx = jax.tree.map(lambda leaf: leaf + 1, params), optax.sgd(0.01, momentum=0.9)
     return jax.jit(lambda p, f: gxd.methods.full_reset(p, tx.init(p), f, tx, paths=[("params", "Dense_2")]))(
         params, fresh
     ), {}
@@ -154,7 +154,7 @@ def twenty_lines():
     params, _ = dense()
     units = gxd.sequential_units(params, ["Dense_0", "Dense_1", "Dense_2"])
     observe = gxd.observe(NETWORK.apply, loss, units)
-    tx = gxd.chain(optax.adam(1e-3), gxd.continual_backprop(units, replacement_rate=0.1, maturity_threshold=1, key=0))
+    tx = gxd.chain(gxd.adam(1e-3), gxd.continual_backprop(units, replacement_rate=0.1, maturity_threshold=1, key=0))
 
     @jax.jit
     def step(params, opt_state, x, y, key):
@@ -197,6 +197,7 @@ def utilities():
     """Every utility, in one step each."""
     params, units = dense()
     choices = {name: (name, "loss" if name == "gradient" else "logits") for name in gxd.utilities.UTILITIES}
+    choices |= {f"gxd by {readout}": ("gxd", readout) for readout in gxd.readouts.READOUTS}
     choices |= {
         f"combined by {scale}": (gxd.utilities.combine("gxd", "adaptation", scale=scale), "logits")
         for scale in ("mean", "rank")
