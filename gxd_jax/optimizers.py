@@ -57,8 +57,8 @@ def scale_by_adam(
     def init(params):
         return ScaleByAdamState(
             count=jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), jnp.int32), params),
-            mu=optax.tree.zeros_like(params, dtype=mu_dtype),
-            nu=optax.tree.zeros_like(params),
+            mu=optax.tree_utils.tree_zeros_like(params, dtype=mu_dtype),
+            nu=optax.tree_utils.tree_zeros_like(params),
         )
 
     def update(updates, state, params=None):
@@ -73,7 +73,7 @@ def scale_by_adam(
             return corrected_m / (jnp.sqrt(corrected_v + eps_root) + eps)
 
         rescaled = jax.tree.map(rescale, mu, nu, count)
-        return rescaled, ScaleByAdamState(count=count, mu=optax.tree.cast(mu, mu_dtype), nu=nu)
+        return rescaled, ScaleByAdamState(count=count, mu=optax.tree_utils.tree_cast(mu, mu_dtype), nu=nu)
 
     return optax.GradientTransformation(init, update)
 
@@ -112,6 +112,6 @@ def _one_minus_power(base: Any, exponent: Int[Array, "..."]) -> Float[Array, "..
     A power for each weight would take several times the rest of the update; most weights share the largest exponent.
     """
     largest = exponent.max(initial=0)
-    return jnp.where(
-        exponent == largest, 1 - base**largest, -jnp.expm1(exponent * jnp.log(jnp.asarray(base, jnp.float32)))
-    )
+    of_largest = (1 - base ** largest.astype(float)).astype(jnp.float32)
+    others = -jnp.expm1(exponent.astype(jnp.float32) * jnp.log(jnp.asarray(base, jnp.float32)))
+    return jnp.where(exponent == largest, of_largest, others)

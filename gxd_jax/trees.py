@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
+import optax
 
 from gxd_jax.types import Params, Path
 
 if TYPE_CHECKING:
-    from jaxtyping import Array
+    from jaxtyping import Array, Float
 
 
 def plain_path(key_path: Sequence[Any]) -> Path:
@@ -52,6 +53,12 @@ def joined(path: Path) -> str:
 def kernels_of(params: Params) -> dict[Path, Any]:
     """Returns the kernels: parameters of two or more axes."""
     return {path: leaf for path, leaf in leaves_by_path(params).items() if jnp.ndim(leaf) >= 2}
+
+
+def norm(tree: Any) -> Float[Array, ""]:
+    """Returns the 2-norm of all leaves as one vector (`optax.tree.norm`, which older releases of optax do not have)."""
+    squares = jax.tree.map(lambda leaf: jnp.square(leaf.real) + jnp.square(leaf.imag), tree)
+    return jnp.sqrt(optax.tree_utils.tree_sum(squares))
 
 
 def normal_like(tree: Params, key: Array) -> Params:

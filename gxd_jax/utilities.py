@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import jax
 import jax.numpy as jnp
 
-from gxd_jax.batches import unit_means
+from gxd_jax.batches import broadcast_to_rank, unit_means
 from gxd_jax.checks import check_number, look_up
 from gxd_jax.observing.readouts import readout_of
 from gxd_jax.types import UnitRecord
@@ -49,7 +49,7 @@ def mean_corrected_contribution(record: UnitRecord) -> Float[Array, " U"]:
     References:
         Dohare, Sutton, Mahmood, arXiv 2108.06325; Dohare et al., arXiv 2306.13812.
     """
-    return unit_means(jnp.abs(record.features - record.reference)) * record.outgoing_magnitude
+    return unit_means(jnp.abs(_deviation(record))) * record.outgoing_magnitude
 
 
 @without_sensitivities
@@ -108,7 +108,7 @@ def gxd(record: UnitRecord) -> Float[Array, " U"]:
         Elisii, Beauchemin, Jamshed, arXiv 2605.06834.
     """
     sensitivities = _sensitivities("gxd", record)
-    change = sensitivities * (record.features - record.reference)
+    change = sensitivities * broadcast_to_rank(_deviation(record), sensitivities.ndim)
     positions = tuple(range(1 - record.features.ndim, -1))
     return readout_of(record.readout).size(change.sum(positions)).mean(0)
 
@@ -216,6 +216,11 @@ def resolve_utility(utility: str | Utility) -> Utility:
 def reads_sensitivities(utility: Utility) -> bool:
     """Whether a utility may read sensitivities: all may that are not marked by `without_sensitivities`."""
     return getattr(utility, "reads_sensitivities", True)
+
+
+def _deviation(record: UnitRecord) -> Float[Array, "B *P U"]:
+    """The features less their reference."""
+    return record.features - broadcast_to_rank(record.reference, record.features.ndim)
 
 
 def _sensitivities(utility: str, record: UnitRecord) -> Array:

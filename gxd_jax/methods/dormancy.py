@@ -77,5 +77,5 @@ def dormant(score: Float[Array, " U"], observed: Bool[Array, " U"], tau: Any) ->
         observed: Units that have a score; the others are left out.
         tau: The threshold.
     """
-    mean = jnp.where(observed, score, 0.0).sum() / jnp.maximum(observed.sum(), 1)
+    mean = jnp.where(observed, score, 0.0).sum() / jnp.maximum(observed.sum(), 1).astype(jnp.float32)
     return observed & jnp.isfinite(mean) & (score <= tau * mean)

@@ -130,11 +130,11 @@ def _advance(memory: Firing, fires: Bool[Array, " U"], finite: Bool[Array, ""], 
     return Firing(
         silence=jnp.where(fires, 0, silence),
         firings=jnp.where(fires, decay * memory.firings + 1, memory.firings),
-        updates=jnp.where(fires, decay * memory.updates + silence, memory.updates),
+        updates=jnp.where(fires, decay * memory.updates + silence.astype(jnp.float32), memory.updates),
     )
 
 
 def _probability(memory: Firing, initial_gap: float) -> Float[Array, " U"]:
     """P(A > a) = (1 - p)^a, for each unit."""
     rate = (memory.firings + 1) / (memory.updates + initial_gap)
-    return (1 - rate) ** memory.silence
+    return (1 - rate) ** memory.silence.astype(jnp.float32)

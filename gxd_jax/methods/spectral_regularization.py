@@ -81,7 +81,7 @@ def spectral_regularization(
             u, sigma, v = _first_singular_triple(matrix, state.vectors[joined(path)], iterations)
             excess = sigma**power - 1
             slope = strength * 2 * excess * power * sigma ** (power - 1)
-            term = (slope * u[:, None] * v).reshape(kernel.shape)
+            term = (slope * u[:, None] * v[None]).reshape(kernel.shape)
             new[path] = gradients[path] + term.astype(gradients[path].dtype)
             vectors[joined(path)] = v
             cost += jnp.asarray(strength * excess**2, jnp.float32)

@@ -69,7 +69,7 @@ def utility_gated_noise(
         return UtilityGatedNoiseState(
             count=jnp.zeros((), jnp.uint32),
             key=key_data(key),
-            utility=optax.tree.zeros_like(params, dtype=jnp.float32),
+            utility=optax.tree_utils.tree_zeros_like(params, dtype=jnp.float32),
         )
 
     def update(updates, state, params=None, **extra_args):

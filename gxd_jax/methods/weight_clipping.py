@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
 
+_UNBOUNDED = float(jnp.finfo(jnp.float32).max)
+
+
 class WeightClippingState(NamedTuple):
-    """State of `weight_clipping`: the initial bound s of each parameter, a tree of float32 numbers."""
+    """State of `weight_clipping`: the initial bound s of each parameter, a tree of float32 numbers.
+
+    The largest of them, `_UNBOUNDED`, stands for no bound: an infinite one would stop a run with `jax_debug_infs`.
+    """
 
     bounds: Params
 
@@ -52,7 +58,7 @@ def weight_clipping(kappa: float, *, bounds: Params | None = None) -> optax.Grad
         if bounds is not None:
             _check_bounds(bounds, params)
         given = jax.tree.map(_initial_bound, params) if bounds is None else bounds
-        return WeightClippingState(bounds=jax.tree.map(lambda param, s: jnp.asarray(s, jnp.float32), params, given))
+        return WeightClippingState(bounds=jax.tree.map(lambda param, s: _finite(s), params, given))
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
@@ -60,11 +66,11 @@ def weight_clipping(kappa: float, *, bounds: Params | None = None) -> optax.Grad
             raise ValueError("weight_clipping needs the parameters: call update(grads, state, params)")
 
         def clip(update, param, bound):
-            limit = kappa * bound
+            is_free = bound >= _UNBOUNDED
+            limit = kappa * jnp.where(is_free, 1.0, bound)
             stepped = param + update
-            return jnp.where(jnp.abs(stepped) <= limit, update, jnp.clip(stepped, -limit, limit) - param).astype(
-                update.dtype
-            )
+            kept = is_free | (jnp.abs(stepped) <= limit)
+            return jnp.where(kept, update, jnp.clip(stepped, -limit, limit) - param).astype(update.dtype)
 
         return jax.tree.map(clip, updates, params, state.bounds), state
 
@@ -81,8 +87,14 @@ def _check_bounds(bounds: Params, params: Params) -> None:
 
 
 def _initial_bound(param: Array) -> Float[Array, ""]:
-    """The largest absolute weight of a kernel; infinite for what is not clipped."""
+    """The largest absolute weight of a kernel; `_UNBOUNDED` for what is not clipped."""
     if jnp.ndim(param) < 2:
-        return jnp.array(jnp.inf, jnp.float32)
+        return jnp.array(_UNBOUNDED, jnp.float32)
     largest = jnp.abs(param).max()
-    return jnp.where(largest > 0, largest, jnp.inf)
+    return jnp.where(largest > 0, largest, _UNBOUNDED)
+
+
+def _finite(bound: Any) -> Float[Array, ""]:
+    """Returns a bound as float32, with `_UNBOUNDED` instead of infinity."""
+    bound = min(bound, _UNBOUNDED) if isinstance(bound, (int, float)) else bound
+    return jnp.minimum(jnp.asarray(bound, jnp.float32), _UNBOUNDED)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from gxd_jax.keys import KeyLike, as_key
+from gxd_jax.trees import norm
 from gxd_jax.types import Params
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ def hessian_trace(loss: Loss, params: Params, *, samples: int = 16, key: KeyLike
     _check_count("samples", samples)
 
     def sample(key):
-        signs = optax.tree.random_like(key, params, jax.random.rademacher)
-        return optax.tree.vdot(signs, _product(loss, params, signs))
+        signs = optax.tree_utils.tree_random_like(key, params, jax.random.rademacher)
+        return optax.tree_utils.tree_vdot(signs, _product(loss, params, signs))
 
     return jax.lax.map(sample, jax.random.split(as_key(key), samples)).mean()
 
@@ -86,12 +87,12 @@ def top_eigenvalue(loss: Loss, params: Params, *, iterations: int = 20, key: Key
 
     def iterate(_, carry):
         vector, _ = carry
-        size = optax.tree.norm(vector)
+        size = norm(vector)
         unit = jax.tree.map(lambda v: (v / jnp.where(size > 0, size, 1.0)).astype(v.dtype), vector)
         product = _product(loss, params, unit)
-        return product, optax.tree.vdot(unit, product)
+        return product, optax.tree_utils.tree_vdot(unit, product)
 
-    start = optax.tree.random_like(as_key(key), params)
+    start = optax.tree_utils.tree_random_like(as_key(key), params)
     return jax.lax.fori_loop(0, iterations, iterate, (start, jnp.zeros((), jnp.float32)))[1]
 
 

@@ -10,6 +10,7 @@ import optax
 
 from gxd_jax.checks import check_whole
 from gxd_jax.metrics.curvature import Loss
+from gxd_jax.trees import norm
 from gxd_jax.types import Params
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def gradient_norm(gradients: Params) -> Float[Array, ""]:
     References:
         Abbas et al., "Loss of plasticity in continual deep reinforcement learning", CoLLAs 2023, arXiv 2303.07507.
     """
-    return optax.tree.norm(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), gradients))
+    return norm(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), gradients))
 
 
 def nonzero_gradients(gradients: Params) -> Float[Array, ""]:

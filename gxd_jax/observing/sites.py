@@ -30,6 +30,9 @@ from gxd_jax.wiring.layers import ParamAxis, UnitLayer
 if TYPE_CHECKING:
     from jaxtyping import Array
 
+# Until JAX 0.5 the function had another place.
+_trace_state = getattr(jax.extend.core, "get_opaque_trace_state", None) or jax.core.get_opaque_trace_state
+
 Site = str | Path
 """A place where features are captured: the name of a tap or the path of a Flax module."""
 
@@ -220,4 +223,4 @@ def _check_site(layer: UnitLayer, site: Site, axis: ParamAxis, leaves: dict, sit
 
 def current_trace() -> Any:
     """Returns an object that identifies the innermost transformation (jit, vmap, ...) around the caller."""
-    return jax.extend.core.get_opaque_trace_state(convention="flax")
+    return _trace_state(convention="flax")

@@ -151,7 +151,7 @@ def round_at_random(rate: Rate, eligible: Bool[Array, " U"], key: PRNGKeyArray) 
         Number of units to replace now, int32, at most those eligible.
     """
     count, rest = accumulate(empty_accumulator(), rate, eligible)
-    fraction = sum(word / float(_LIMB) ** (2 * i + 2) for i, word in enumerate(rest))
+    fraction = sum(word.astype(float) / float(_LIMB) ** (2 * i + 2) for i, word in enumerate(rest))
     return count + jax.random.bernoulli(key, fraction).astype(jnp.int32)
 
 

@@ -85,7 +85,9 @@ def restart(statistics: Statistics, replaced: Bool[Array, " U"]) -> Statistics:
 
 def mature(statistics: Statistics, maturity_threshold: Array | float) -> Bool[Array, " U"]:
     """Returns the mask of the units that have seen more updates than the threshold (step 5 of `engine`)."""
-    return statistics.age > maturity_threshold
+    threshold = jnp.asarray(maturity_threshold)
+    is_whole = jnp.issubdtype(threshold.dtype, jnp.integer)
+    return (statistics.age if is_whole else statistics.age.astype(threshold.dtype)) > threshold
 
 
 def all_finite(

@@ -2,6 +2,7 @@
 
 import functools
 
+import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ UNTAPPED = ("attention/query", "block/up")
 quick_jit = functools.partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 )
+FLAX = tuple(map(int, flax.__version__.split(".")[:2]))
 SGD = optax.sgd(0.05, momentum=0.9)
 ADAM = gxd.adam(0.01)  # counts per weight, so that its whole state has places for the entries
 
@@ -494,11 +496,17 @@ def test_worked_example_nnx_optimizer():
     @nnx.jit
     def step(network, optimizer, key):
         loss, grads, observation = observe(nnx.state(network, nnx.Param), X, Y, key=key)
-        optimizer.update(network, grads, observation=observation)
+        given = (network, grads) if FLAX >= (0, 11) else (grads,)  # before 0.11 the optimizer held the network
+        optimizer.update(*given, observation=observation)
         return loss
 
     losses = [step(network, optimizer, jax.random.key(number)) for number in range(STEPS)]
-    follows(losses, gxd.reset_info(nnx.as_pure(optimizer.opt_state)).totals)
+    if FLAX >= (0, 11):
+        opt_state = nnx.as_pure(optimizer.opt_state)
+    else:
+        is_variable = lambda node: isinstance(node, (nnx.Variable, nnx.VariableState))
+        opt_state = jax.tree.map(lambda node: node.value, optimizer.opt_state, is_leaf=is_variable)
+    follows(losses, gxd.reset_info(opt_state).totals)
 
 
 def test_worked_example_equinox():

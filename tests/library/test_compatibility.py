@@ -228,7 +228,7 @@ def test_an_optimizer_of_kernels_only_is_cleared_too():
 
 def test_an_optimizer_partitioned_by_parameter_is_cleared_too():
     labels = {"l1": "slow", "l2": "fast", "l3": "fast"}
-    partition = optax.partition({"slow": optax.adam(0.001), "fast": optax.sgd(0.05, momentum=0.9)}, labels)
+    partition = optax.transforms.partition({"slow": optax.adam(0.001), "fast": optax.sgd(0.05, momentum=0.9)}, labels)
     _, state = train(gxd.chain(partition, resetting()), 3)[-1]
     touched = touched_entries(gxd.reset_info(state))
     slow = state[0].inner_states["slow"].inner_state[0]
@@ -258,7 +258,7 @@ def test_a_resetting_chain_may_be_one_part_of_a_partition(momentum_trail):
         compensate=False,
         kernel_init=jax.nn.initializers.constant(0.5),
     )
-    tx = optax.partition(
+    tx = optax.transforms.partition(
         {"net": gxd.chain(optax.sgd(0.05, momentum=0.9), member), "other": optax.sgd(0.1)},
         {"net": "net", "other": "other"},
     )

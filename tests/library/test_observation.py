@@ -260,4 +260,4 @@ def test_observations_are_trees_with_a_static_readout(problem):
     leaves, structure = jax.tree.flatten(observation)
     assert len(leaves) == 4
     assert jax.tree.unflatten(structure, leaves).readout == "loss"
-    assert optax.tree.zeros_like(observation).readout == "loss"
+    assert optax.tree_utils.tree_zeros_like(observation).readout == "loss"

@@ -110,7 +110,7 @@ def test_a_chain_for_each_label_inside_a_chain():
         resets = gxd.continual_backprop(units, utility="activation", replacement_rate=1.0, maturity_threshold=0)
         chains[label] = gxd.chain(optimizer, resets)
     labels = {label: jax.tree.map(lambda _, label=label: label, params[label]) for label in params}
-    tx = gxd.chain(optax.clip_by_global_norm(1.0), optax.partition(chains, labels))
+    tx = gxd.chain(optax.clip_by_global_norm(1.0), optax.transforms.partition(chains, labels))
     observation = gxd.Observation({"a": jnp.ones((1, 4)), "c": jnp.ones((1, 5))})
     grads = jax.tree.map(jnp.ones_like, params)
     updates, state = jax.jit(tx.update)(grads, tx.init(params), params, observation=observation)

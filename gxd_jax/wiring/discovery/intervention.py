@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gxd_jax.batches import broadcast_to_rank
 from gxd_jax.observing import sites
 from gxd_jax.trees import leaves_by_path, replace_leaves
 from gxd_jax.types import Params, Path
@@ -149,7 +150,9 @@ class _Scaler(sites.Recorder):
         factors, self.zeros = self.zeros or {}, None
         values = super().record(site, values)
         self.zeros = factors
-        return values * factors[site].astype(values.dtype) if site in factors else values
+        if site not in factors:
+            return values
+        return values * broadcast_to_rank(factors[site].astype(values.dtype), values.ndim)
 
 
 def _entries_of(param_axis: ParamAxis, mask: Bool[np.ndarray, " U"], shape: tuple[int, ...]) -> np.ndarray:
