@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
+import jax.core
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
