@@ -13,31 +13,30 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
-_LIMBS = 4
-_LIMB_BITS = 16
-_LIMB = 1 << _LIMB_BITS
-_FRACTION_BITS = _LIMBS * _LIMB_BITS
+_WORD_BITS = 32
+_HALF_BITS = 16
+_HALF = 1 << _HALF_BITS
+_FRACTION_BITS = 2 * _WORD_BITS
 _FLOAT32_MANTISSA_BITS = 23
 _FLOAT32_EXPONENT_BIAS = 127
 _FINITE_MAX = jnp.finfo(jnp.float32).max
 
-Limbs = tuple[Any, ...]
-"""A fraction in four limbs of 16 bits, each a uint32: sum_i limbs[i] / 2^(16 (i + 1))."""
-
 
 class Rate(NamedTuple):
-    """A replacement rate in [0, 1] in binary fixed point, a multiple of 2^-64.
+    """A replacement rate in [0, 1] in binary fixed point: whole + high / 2^32 + low / 2^64.
 
     Replacements are counted in integers, so that a rate of 1e-3 with 100 units replaces one at every tenth update, also
     after 10^8 of them; a sum of floats would drift.
 
     Attributes:
-        whole: 1 for a rate of 1, else 0.
-        limbs: The fraction.
+        whole: 1 for a rate of 1, else 0, uint32.
+        high: uint32.
+        low: uint32.
     """
 
     whole: Any
-    limbs: Limbs
+    high: Any
+    low: Any
 
 
 def as_rate(rate: Any) -> Rate:
@@ -56,8 +55,8 @@ def as_rate(rate: Any) -> Rate:
     if exact and isinstance(rate, (float, np.floating, np.ndarray)):
         exact += Fraction(float(np.spacing(rate))) / 2
     scaled = min(math.ceil(exact * 2**_FRACTION_BITS), 2**_FRACTION_BITS)
-    limbs = (scaled >> (_FRACTION_BITS - _LIMB_BITS * (i + 1)) & (_LIMB - 1) for i in range(_LIMBS))
-    return Rate(scaled >> _FRACTION_BITS, tuple(limbs))
+    words = (scaled >> _FRACTION_BITS, scaled >> _WORD_BITS & 0xFFFFFFFF, scaled & 0xFFFFFFFF)
+    return Rate(*(np.uint32(word) for word in words))
 
 
 def _traced_rate(rate: Array) -> Rate:
@@ -71,12 +70,14 @@ def _traced_rate(rate: Array) -> Rate:
     shift = jnp.maximum(shift, -31)  # the mantissa has 25 bits: anything smaller is rounded up to one unit too
     below = jnp.maximum(-shift, 0).astype(jnp.uint32)  # bits below 2^-64, rounded up
     mantissa = mantissa + ((jnp.uint32(1) << below) - 1)
-    places = _LIMB_BITS * jnp.arange(_LIMBS - 1, -1, -1) - shift  # bits to drop before each limb; negative: to add
+    places = _HALF_BITS * np.arange(3, -1, -1) - shift  # bits to drop before each half word; negative: to add
     right = jnp.where(places < 32, mantissa >> jnp.clip(places, 0, 31).astype(jnp.uint32), 0)
-    left = jnp.where(places > -_LIMB_BITS, mantissa << jnp.clip(-places, 0, _LIMB_BITS).astype(jnp.uint32), 0)
-    limbs = jnp.where(places >= 0, right, left) & (_LIMB - 1)
+    left = jnp.where(places > -_HALF_BITS, mantissa << jnp.clip(-places, 0, _HALF_BITS).astype(jnp.uint32), 0)
+    halves = jnp.where(places >= 0, right, left) & (_HALF - 1)
     is_fraction = (rate > 0) & (rate < 1)
-    return Rate((rate == 1).astype(jnp.uint32), tuple(jnp.where(is_fraction, limbs, 0).astype(jnp.uint32)))
+    halves = jnp.where(is_fraction, halves, 0).astype(jnp.uint32)
+    high, low = halves[0] << _HALF_BITS | halves[1], halves[2] << _HALF_BITS | halves[3]
+    return Rate((rate == 1).astype(jnp.uint32), high, low)
 
 
 def most_replaced(rate: Any, size: int) -> int:
@@ -86,8 +87,6 @@ def most_replaced(rate: Any, size: int) -> int:
 
 class Accumulator(NamedTuple):
     """A fraction of a unit, carried from update to update: high / 2^32 + low / 2^64.
-
-    Two words and not four limbs, as each is a loop of its own in the compiled step.
 
     Attributes:
         high: uint32.
@@ -118,30 +117,27 @@ def accumulate(accumulator: Accumulator, rate: Rate, eligible: Bool[Array, " U"]
         [N] Dohare et al., "Loss of plasticity in deep continual learning", Nature 632 (2024).
     """
     count = eligible.sum(dtype=jnp.uint32)
-    lower, upper = count & (_LIMB - 1), count >> _LIMB_BITS
-    whole, rest = _add_multiple(_as_limbs(accumulator), rate.limbs, lower)
-    whole += rate.whole * count
-    if eligible.shape[0] >= _LIMB:  # the upper half of the count: the rate shifted by one limb
-        more, rest = _add_multiple(rest, (*rate.limbs[1:], 0), upper)
-        whole += more + rate.limbs[0] * upper
-    high, low = (rest[i] << _LIMB_BITS | rest[i + 1] for i in (0, 2))
-    return jnp.minimum(whole, count).astype(jnp.int32), Accumulator(high, low)
+    size = eligible.shape[0]
+    # rate x count, the high word with what the low one carries; sums of words wrap around where they carry.
+    low = rate.low * count
+    high = rate.high * count + _high_product(rate.low, count, size)
+    whole = rate.whole * count + _high_product(rate.high, count, size) + (high < rate.high * count)
+    new_low = accumulator.low + low
+    with_carry = high + (new_low < low)
+    new_high = accumulator.high + with_carry
+    whole += (with_carry < high).astype(jnp.uint32) + (new_high < with_carry)
+    return jnp.minimum(whole, count).astype(jnp.int32), Accumulator(new_high, new_low)
 
 
-def _as_limbs(accumulator: Accumulator) -> Limbs:
-    return tuple(part for word in accumulator for part in (word >> _LIMB_BITS, word & (_LIMB - 1)))
-
-
-def _add_multiple(added_to: Limbs, limbs: Limbs, factor: UInt32[Array, ""]) -> tuple[UInt32[Array, ""], Limbs]:
-    """Adds factor x limbs, factor below 2^16, to a fraction; returns the whole part and the rest.
-
-    Nothing overflows: (2^16 - 1) + (2^16 - 1)^2 + (2^16 - 1) = 2^32 - 1.
-    """
-    rest, carry = list(added_to), jnp.uint32(0)
-    for i in reversed(range(_LIMBS)):
-        total = added_to[i] + factor * jnp.asarray(limbs[i], jnp.uint32) + carry
-        carry, rest[i] = total >> _LIMB_BITS, total & (_LIMB - 1)
-    return carry, tuple(rest)
+def _high_product(word: Any, count: UInt32[Array, ""], most: int) -> UInt32[Array, ""]:
+    """Returns the high word of word x count, count at most `most`."""
+    upper, lower = word >> _HALF_BITS, word & (_HALF - 1)
+    if most < _HALF:
+        return (upper * count + (lower * count >> _HALF_BITS)) >> _HALF_BITS
+    count_upper, count_lower = count >> _HALF_BITS, count & (_HALF - 1)
+    middle = upper * count_lower + (lower * count_lower >> _HALF_BITS)
+    other = lower * count_upper + (middle & (_HALF - 1))
+    return upper * count_upper + (middle >> _HALF_BITS) + (other >> _HALF_BITS)
 
 
 def round_at_random(rate: Rate, eligible: Bool[Array, " U"], key: PRNGKeyArray) -> Int[Array, ""]:
@@ -151,7 +147,7 @@ def round_at_random(rate: Rate, eligible: Bool[Array, " U"], key: PRNGKeyArray) 
         Number of units to replace now, int32, at most those eligible.
     """
     count, rest = accumulate(empty_accumulator(), rate, eligible)
-    fraction = sum(word.astype(float) / float(_LIMB) ** (2 * i + 2) for i, word in enumerate(rest))
+    fraction = sum(word.astype(float) / 2.0 ** (_WORD_BITS * (i + 1)) for i, word in enumerate(rest))
     return count + jax.random.bernoulli(key, fraction).astype(jnp.int32)
 
 
