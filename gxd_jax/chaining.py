@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from gxd_jax.resets import statistics
-from gxd_jax.resets.state import ResettingTransformation, lend, resetting_states, take_back
+from gxd_jax.resets.state import ResettingTransformation, lend, resetting_states, statistics_after, take_back
 from gxd_jax.types import ResetInfo
 
 
@@ -99,19 +99,16 @@ def reset_info(opt_state: Any) -> ResetInfo:
         raise ValueError("the optimizer state holds no state of continual_backprop")
     _check_names(states)
     layers = {name: layer for state in states for name, layer in state.layers.items()}
+    averages = {name: statistics_after(layer) for name, layer in layers.items()}
     thresholds = {name: state.maturity_threshold for state in states for name in state.layers}
     return ResetInfo(
         replaced={name: layer.replaced for name, layer in layers.items()},
         counts={name: layer.replaced.sum(-1) for name, layer in layers.items()},
         totals={name: layer.total for name, layer in layers.items()},
-        ages={name: layer.statistics.age for name, layer in layers.items()},
-        utilities={
-            name: statistics.corrected(layer.statistics.utility, layer.statistics.weight)
-            for name, layer in layers.items()
-        },
+        ages={name: s.age for name, s in averages.items()},
+        utilities={name: statistics.corrected(s.utility, s.weight) for name, s in averages.items()},
         mature_fraction={
-            name: statistics.mature(layer.statistics, jnp.expand_dims(thresholds[name], -1)).mean(-1)
-            for name, layer in layers.items()
+            name: statistics.mature(s, jnp.expand_dims(thresholds[name], -1)).mean(-1) for name, s in averages.items()
         },
         skipped_batches=jnp.stack([state.skipped_batches for state in states]).max(0),
     )

@@ -11,7 +11,7 @@ import optax
 
 from gxd_jax.keys import KeyLike, key_data
 from gxd_jax.resets.initial_weights import InitialWeights
-from gxd_jax.resets.statistics import Statistics
+from gxd_jax.resets.statistics import Statistics, restart
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, UInt32
@@ -21,7 +21,7 @@ class LayerState(NamedTuple):
     """What a resetting method keeps of one layer.
 
     Attributes:
-        statistics: Ages and running averages; 0 for units replaced in the last update.
+        statistics: Ages and running averages, before the units in `replaced` start anew: read `statistics_after`.
         memory: What the method's rule keeps besides: for continual backprop the accumulator of replacements.
         initial: Initial distribution of each incoming parameter.
         replaced: Units replaced in the last update, bool [U].
@@ -69,6 +69,17 @@ def first_state(key: KeyLike, maturity_threshold: Any, layers: dict[str, LayerSt
         skipped_batches=jnp.zeros((), jnp.int32),
         layers=layers,
     )
+
+
+def statistics_after(layer: LayerState) -> Statistics:
+    """Returns the statistics after an update, with the replaced units newborn (step 9 of `engine`).
+
+    The next update reads them through this function instead of finding them so: there the newborn start anew inside the
+    loop that advances the averages anyhow. Written at once they are loops of their own, after the branch that selects:
+    with 100 seeds of a 20-5-1 network a step then took 42 microseconds instead of 31 (the least of eight runs, both in
+    turn, on two CPU cores), and 41 where the branch itself wrote them.
+    """
+    return restart(layer.statistics, layer.replaced)
 
 
 def check_layers(state: ResettingState, names: Sequence[str]) -> None:
