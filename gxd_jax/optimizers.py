@@ -64,8 +64,8 @@ def scale_by_adam(
     def update(updates, state, params=None):
         del params
         count = jax.tree.map(optax.safe_increment, state.count)
-        mu = jax.tree.map(lambda g, m: (1 - b1) * g + b1 * m, updates, state.mu)
-        nu = jax.tree.map(lambda g, v: (1 - b2) * g**2 + b2 * v, updates, state.nu)
+        mu = optax.tree_utils.tree_update_moment(updates, state.mu, b1, 1)
+        nu = optax.tree_utils.tree_update_moment_per_elem_norm(updates, state.nu, b2, 2)
 
         def rescale(m, v, n):
             corrected_m = m / _one_minus_power(b1, n).astype(m.dtype)

@@ -45,6 +45,20 @@ def replace_leaves(tree: Params, leaves: dict[Path, Any]) -> Params:
     return jax.tree_util.tree_map_with_path(lambda key_path, leaf: leaves.get(plain_path(key_path), leaf), tree)
 
 
+def with_values(params: Params) -> Params:
+    """Returns the parameters, zeros for leaves that are shapes only: an `init` may be asked for shapes alone."""
+
+    def value(leaf: Any) -> Any:
+        return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+
+    return jax.tree.map(value, params)
+
+
+def is_placeholder(params: Params) -> bool:
+    """Whether a tree stands for any parameters: `optax.tree_map_params` asks `init` for the structure of its state."""
+    return not jax.tree.leaves(params) and not isinstance(params, (dict, list, tuple))
+
+
 def joined(path: Path) -> str:
     """Returns a path as text, its keys joined by slashes."""
     return "/".join(map(str, path))

@@ -55,6 +55,7 @@ def full_reset(
         raise ValueError(
             f"fresh must be a tree like params, {jax.tree.structure(params)}, got {jax.tree.structure(fresh)}"
         )
+    fresh = jax.tree.map(jnp.copy, fresh)  # the result may be donated, and the caller keeps its own
     leaves = leaves_by_path(fresh)
     for path, leaf in leaves_by_path(params).items():
         if jnp.shape(leaf) != jnp.shape(leaves[path]):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from gxd_jax.checks import check_number
+from gxd_jax.trees import with_values
 
 
 class L2InitState(NamedTuple):
@@ -46,7 +47,7 @@ def l2_init(strength: float) -> optax.GradientTransformationExtraArgs:
     check_number("strength", strength, "[0, inf)", lambda value: 0 <= value < float("inf"))
 
     def init(params):
-        return L2InitState(initial=jax.tree.map(jnp.copy, params))  # a copy: the parameters may be donated
+        return L2InitState(initial=jax.tree.map(jnp.copy, with_values(params)))  # a copy: the parameters may be donated
 
     def update(updates, state, params=None, **extra_args):
         del extra_args

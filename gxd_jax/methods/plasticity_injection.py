@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from gxd_jax.types import Params
 
@@ -50,7 +52,8 @@ def plasticity_injection(params: Params, fresh: Params) -> Injection:
     shapes, fresh_shapes = ([leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (params, fresh))
     if shapes != fresh_shapes:
         raise ValueError(f"fresh must have the shapes of params, {shapes}; they are {fresh_shapes}")
-    return Injection(old=params, fresh=fresh, learned=fresh)
+    copied = functools.partial(jax.tree.map, jnp.copy)  # each may be donated, and the caller keeps its own
+    return Injection(old=copied(params), fresh=copied(fresh), learned=copied(fresh))
 
 
 def injected(apply: Callable[[Params, Any], Any]) -> Callable[[Injection, Any], Any]:

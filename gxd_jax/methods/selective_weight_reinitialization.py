@@ -14,7 +14,7 @@ from gxd_jax.resets import selection, statistics
 from gxd_jax.resets.engine import resets
 from gxd_jax.resets.initializers import KernelInit
 from gxd_jax.resets.rules import Candidates, Evidence, Rule
-from gxd_jax.trees import kernels_of, leaves_by_path
+from gxd_jax.trees import is_placeholder, kernels_of, leaves_by_path
 from gxd_jax.types import Params, Path
 from gxd_jax.wiring.layers import WeightLayer, weight_layer
 
@@ -82,7 +82,9 @@ def selective_weight_reinitialization(
     if kernels is not None:
         _check_kernels(kernels)
 
-    def layers_of(params: Params) -> list[WeightLayer]:
+    def layers_of(params: Params) -> Any:
+        if is_placeholder(params):  # which kernels there are is not known, if they are not named
+            return params if kernels is None else [weight_layer(tuple(path), 1) for path in kernels]
         leaves = leaves_by_path(params)
         paths = list(kernels_of(params)) if kernels is None else [tuple(path) for path in kernels]
         if missing := [path for path in paths if path not in leaves]:

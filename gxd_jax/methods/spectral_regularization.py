@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from gxd_jax.checks import check_number, check_whole
 from gxd_jax.keys import KeyLike, as_key
-from gxd_jax.trees import joined, kernels_of, leaves_by_path, replace_leaves
+from gxd_jax.trees import kernels_of, leaves_by_path, replace_leaves
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -20,11 +21,11 @@ class SpectralRegularizationState(NamedTuple):
     """State of `spectral_regularization`.
 
     Attributes:
-        vectors: Path of a kernel, joined by slashes -> estimate of its first right singular vector, float32.
+        vectors: Estimates of the first right singular vectors of all kernels, one after the other, float32.
         cost: strength x the regulariser at the last update's parameters, float32.
     """
 
-    vectors: dict[str, Float[Array, " out"]]
+    vectors: Float[Array, " n"]
     cost: Float[Array, ""]
 
 
@@ -64,28 +65,33 @@ def spectral_regularization(
     def init(params):
         kernels = kernels_of(params)
         keys = jax.random.split(as_key(key), max(len(kernels), 1))
-        vectors = {
-            joined(path): _unit(jax.random.normal(vector_key, kernel.shape[-1:], jnp.float32))
-            for (path, kernel), vector_key in zip(kernels.items(), keys, strict=False)
-        }
-        return SpectralRegularizationState(vectors=vectors, cost=jnp.zeros((), jnp.float32))
+        vectors = [
+            _unit(jax.random.normal(vector_key, kernel.shape[-1:], jnp.float32))
+            for kernel, vector_key in zip(kernels.values(), keys, strict=False)
+        ]
+        return SpectralRegularizationState(
+            vectors=jnp.concatenate([jnp.zeros(0, jnp.float32), *vectors]), cost=jnp.zeros((), jnp.float32)
+        )
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
         if params is None:
             raise ValueError("spectral_regularization needs the parameters: call update(grads, state, params)")
         gradients = leaves_by_path(updates)
-        vectors, new, cost = {}, {}, jnp.zeros((), jnp.float32)
-        for path, kernel in kernels_of(params).items():
+        kernels = kernels_of(params)
+        ends = np.cumsum([kernel.shape[-1] for kernel in kernels.values()])
+        estimates = jnp.split(state.vectors, ends[:-1]) if kernels else []
+        vectors, new, cost = [state.vectors[:0]], {}, jnp.zeros((), jnp.float32)
+        for (path, kernel), estimate in zip(kernels.items(), estimates, strict=True):
             matrix = jnp.asarray(kernel, jnp.float32).reshape(-1, kernel.shape[-1])
-            u, sigma, v = _first_singular_triple(matrix, state.vectors[joined(path)], iterations)
+            u, sigma, v = _first_singular_triple(matrix, estimate, iterations)
             excess = sigma**power - 1
             slope = strength * 2 * excess * power * sigma ** (power - 1)
             term = (slope * u[:, None] * v[None]).reshape(kernel.shape)
             new[path] = gradients[path] + term.astype(gradients[path].dtype)
-            vectors[joined(path)] = v
+            vectors.append(v)
             cost += jnp.asarray(strength * excess**2, jnp.float32)
-        return replace_leaves(updates, new), SpectralRegularizationState(vectors=vectors, cost=cost)
+        return replace_leaves(updates, new), SpectralRegularizationState(vectors=jnp.concatenate(vectors), cost=cost)
 
     return optax.GradientTransformationExtraArgs(init, update)
 

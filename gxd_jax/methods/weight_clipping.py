@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from gxd_jax.checks import check_number
+from gxd_jax.trees import is_placeholder, with_values
 from gxd_jax.types import Params
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def weight_clipping(kappa: float, *, bounds: Params | None = None) -> optax.Grad
         An `optax.GradientTransformationExtraArgs`; `update` needs the parameters.
 
     Raises:
-        TypeError, ValueError: If kappa is out of range, `init` if the bounds are no tree of positive numbers like the
-            parameters, `update` if it gets no parameters.
+        TypeError, ValueError: If kappa is out of range, `init` if parameters are complex or the bounds are no tree of
+            positive numbers like the parameters, `update` if it gets no parameters.
 
     Differs from: the public code of [E], which takes s = 1 / sqrt(fan_in), the bound of PyTorch's default
         distribution, whatever the network was initialised from, and for a bias that of the kernel before it.
@@ -55,9 +56,13 @@ def weight_clipping(kappa: float, *, bounds: Params | None = None) -> optax.Grad
     check_number("kappa", kappa, "(0, inf)", lambda value: 0 < value < float("inf"))
 
     def init(params):
-        if bounds is not None:
+        if bounds is not None and not is_placeholder(params):
             _check_bounds(bounds, params)
-        given = jax.tree.map(_initial_bound, params) if bounds is None else bounds
+        if any(jnp.issubdtype(leaf.dtype, jnp.complexfloating) for leaf in jax.tree.leaves(params)):
+            raise TypeError("weight_clipping clips to an interval: it is not defined for complex parameters")
+        given = (
+            jax.tree.map(_initial_bound, with_values(params)) if bounds is None or is_placeholder(params) else bounds
+        )
         return WeightClippingState(bounds=jax.tree.map(lambda param, s: _finite(s), params, given))
 
     def update(updates, state, params=None, **extra_args):
@@ -97,4 +102,4 @@ def _initial_bound(param: Array) -> Float[Array, ""]:
 def _finite(bound: Any) -> Float[Array, ""]:
     """Returns a bound as float32, with `_UNBOUNDED` instead of infinity."""
     bound = min(bound, _UNBOUNDED) if isinstance(bound, (int, float)) else bound
-    return jnp.minimum(jnp.asarray(bound, jnp.float32), _UNBOUNDED)
+    return jnp.minimum(jnp.array(bound, jnp.float32), _UNBOUNDED)  # a copy: the state may be donated

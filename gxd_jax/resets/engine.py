@@ -44,7 +44,7 @@ from gxd_jax.keys import KeyLike, implementation, step_key
 from gxd_jax.resets import evidence, fresh_weights, parameters, selection, statistics
 from gxd_jax.resets.fresh_weights import KernelInit
 from gxd_jax.resets.gating import run_if
-from gxd_jax.resets.initial_weights import initial_weights
+from gxd_jax.resets.initial_weights import InitialWeights, initial_weights
 from gxd_jax.resets.initializers import check_draws, check_kernel_init
 from gxd_jax.resets.optimizer_state import clear_states
 from gxd_jax.resets.parameters import Replacement
@@ -57,7 +57,7 @@ from gxd_jax.resets.state import (
     first_state,
     statistics_after,
 )
-from gxd_jax.trees import leaves_by_path
+from gxd_jax.trees import is_placeholder, leaves_by_path, with_values
 from gxd_jax.types import Params, Path
 from gxd_jax.utilities import Utility
 from gxd_jax.wiring.layers import Layer, UnitLayer
@@ -163,21 +163,38 @@ def resets(
         return _keys(step_key(data, key_implementation, count), len(layers))
 
     def init(params):
+        if is_placeholder(params):
+            return first_state(key, maturity_threshold, structure_of(params))
+        params = with_values(params)
         validate(params)
         layers, leaves = layers_of(params), leaves_by_path(params)
         check_kernel_init(kernel_init, layers)
         check_draws(kernel_init, layers, leaves)
-        states = {
+        initial = {
+            layer.name: tuple(initial_weights(place, leaves[place.path], layer.size) for place in layer.incoming)
+            for layer in layers
+        }
+        return first_state(key, maturity_threshold, first_layers(layers, initial))
+
+    def first_layers(layers, initial):
+        return {
             layer.name: LayerState(
                 statistics=statistics.init_statistics(layer.size),
                 memory=rule.init(layer.size),
-                initial=tuple(initial_weights(place, leaves[place.path], layer.size) for place in layer.incoming),
+                initial=initial[layer.name],
                 replaced=jnp.zeros(layer.size, bool),
                 total=jnp.zeros((), jnp.int32),
             )
             for layer in layers
         }
-        return first_state(key, maturity_threshold, states)
+
+    def structure_of(placeholder):
+        """Returns layers of the right structure where nothing is known of the parameters; values do not matter."""
+        layers = layers_of(placeholder)
+        if layers is placeholder:
+            return placeholder
+        unknown = InitialWeights(*(jnp.zeros(()) for _ in InitialWeights._fields))
+        return first_layers(layers, {layer.name: tuple(unknown for _ in layer.incoming) for layer in layers})
 
     def update(updates, state, params=None, *, optimizer_inits=(), **extra_args):
         if params is None:
