@@ -250,10 +250,12 @@ def _replace(
         masks = {layer.name: selection.mask_of(indices[layer.name], layer.size) for layer in layers}
         return indices, masks, fresh_weights.draw(incoming_of(initial, indices), keys_of(key_data, count, layers).draw)
 
+    indices_shape, *others_shapes = jax.eval_shape(work, state.key, state.count, initial, candidates)
+
     def skip(*operands):
-        indices, *others = jax.eval_shape(work, *operands)
-        padding = {layer.name: jnp.full_like(indices[layer.name], layer.size) for layer in layers}
-        return padding, *jax.tree.map(jnp.zeros_like, others)
+        del operands
+        padding = {layer.name: jnp.full_like(indices_shape[layer.name], layer.size) for layer in layers}
+        return padding, *jax.tree.map(jnp.zeros_like, others_shapes)
 
     replaces = jnp.stack([candidates[layer.name].count for layer in layers]) > 0
     indices, masks, packed = run_if(replaces.any(), work, skip, state.key, state.count, initial, candidates)

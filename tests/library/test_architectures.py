@@ -504,8 +504,10 @@ def test_worked_example_nnx_optimizer():
     if FLAX >= (0, 11):
         opt_state = nnx.as_pure(optimizer.opt_state)
     else:
-        is_variable = lambda node: isinstance(node, (nnx.Variable, nnx.VariableState))
-        opt_state = jax.tree.map(lambda node: node.value, optimizer.opt_state, is_leaf=is_variable)
+        variables = (nnx.Variable, nnx.VariableState)
+        opt_state = jax.tree.map(
+            lambda node: node.value, optimizer.opt_state, is_leaf=lambda node: isinstance(node, variables)
+        )
     follows(losses, gxd.reset_info(opt_state).totals)
 
 
