@@ -279,13 +279,15 @@ def _replace(
         draw_key = keys_of(key_data, count, layers).draw
         return indices, masks, fresh_weights.draw(incoming_of(initial, indices), draw_key)
 
+    operands = (state.key, state.count, initial, dict(candidates))
+    indices_shape, *others_shapes = jax.eval_shape(work, *operands)
+
     def skip(*operands):
-        indices, *rest = jax.eval_shape(work, *operands)
-        padding = {layer.name: jnp.full_like(indices[layer.name], layer.size) for layer in layers}
-        return padding, *jax.tree.map(jnp.zeros_like, rest)
+        del operands
+        padding = {layer.name: jnp.full_like(indices_shape[layer.name], layer.size) for layer in layers}
+        return padding, *jax.tree.map(jnp.zeros_like, others_shapes)
 
     replaces = (jnp.stack([candidates[layer.name].count for layer in layers]) > 0).any()
-    operands = (state.key, state.count, initial, dict(candidates))
     indices, masks, packed = run_if(replaces, work, skip, *operands)
     fresh = fresh_weights.unpack(packed, incoming_of(initial, indices), layers)
     return {name: Replacement(mask, indices[name], fresh[name]) for name, mask in masks.items()}

@@ -24,7 +24,8 @@ def run_if(predicate: Bool[Array, ""], work: Callable, skip: Callable, *operands
     Args:
         predicate: Scalar.
         work: Pure function of the operands; it may close over traced values, mapped ones among them.
-        skip: Cheap function of the operands, of the same result types, that closes over no traced value.
+        skip: Cheap function of the operands, of the same result types, that closes over no traced value, nor
+            over `work`: the program keeps `skip` for `vmap`, and traced values must not outlive their trace.
         *operands: Pytrees of arrays.
     """
     if not isinstance(predicate, Tracer):  # outside of jit: nothing to compile
@@ -58,13 +59,13 @@ def _branch(predicate: Bool[Array, ""], work: Callable, skip: Callable, *operand
 def _hoisted(function: Callable, operands: tuple) -> tuple[Callable, list[Array]]:
     """Returns a function (closed-over values, *operands) that closes over nothing traced, and those values."""
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*operands)
-    structure = jax.tree.structure(shapes)
+    structure, jaxpr, consts = jax.tree.structure(shapes), closed.jaxpr, list(closed.consts)
 
     def hoisted(closed_over: list[Array], *operands: Any) -> Any:
-        results = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, closed_over))(*jax.tree.leaves(operands))
+        results = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed_over))(*jax.tree.leaves(operands))
         return jax.tree.unflatten(structure, results)
 
-    return hoisted, list(closed.consts)
+    return hoisted, consts
 
 
 def known_after(flags: Any, arrays: Any) -> Any:
