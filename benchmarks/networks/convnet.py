@@ -7,6 +7,7 @@ tens of times slower than outside of one.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 import gxd_jax as gxd
-from benchmarks import classification, learners
+from benchmarks.networks.layers import ACTIVATIONS, OUTPUT, Network, dense, draw_layers, drop, scale_bytes
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray, UInt8
@@ -44,7 +45,16 @@ _CENTRE = 0.5
 
 def as_inputs(images: UInt8[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Scales bytes to [-0.5, 0.5]."""
-    return classification.as_inputs(images) - _CENTRE
+    return scale_bytes(images) - _CENTRE
+
+
+def make(
+    shape: tuple[int, ...], activation: str, *, outputs: int, layers: Layers = LAYERS, dropout: float = 0.0
+) -> Network:
+    """Returns the network; the arguments are those of `init` and `make_apply`."""
+    init_params = functools.partial(init, shape=shape, activation=activation, outputs=outputs, layers=layers)
+    apply = make_apply(activation, layers=layers, dropout=dropout)
+    return Network(init_params, apply, hidden_layers(jax.eval_shape(init_params, jax.random.key(0)), layers))
 
 
 def init(
@@ -55,7 +65,7 @@ def init(
     Args:
         key: Random key.
         shape: Height, width and channels of the images.
-        activation: A name of `learners.ACTIVATIONS`.
+        activation: A name of `ACTIVATIONS`.
         outputs: Number of outputs.
         layers: The hidden layers.
     """
@@ -65,38 +75,38 @@ def init(
         kernels[name] = (window, window, channels, units)
         height, width, channels = (height - window + 1) // 2, (width - window + 1) // 2, units
     inputs = height * width * channels
-    for name, units in (layers.dense | {learners.OUTPUT: outputs}).items():
+    for name, units in (layers.dense | {OUTPUT: outputs}).items():
         kernels[name], inputs = (inputs, units), units
-    return learners.draw_layers(key, kernels, learners.ACTIVATIONS[activation].gain, linear=(learners.OUTPUT,))
+    return draw_layers(key, kernels, ACTIVATIONS[activation].gain, linear=(OUTPUT,))
 
 
 def make_apply(activation: str, *, layers: Layers = LAYERS, dropout: float = 0.0) -> Callable[..., jax.Array]:
     """Returns the function of parameters, images [B, H, W, channels] and a key that gives the logits [B, outputs].
 
     Args:
-        activation: A name of `learners.ACTIVATIONS`.
+        activation: A name of `ACTIVATIONS`.
         layers: The hidden layers.
         dropout: Share of the units of dense hidden layers that are left out where the function is given a key.
     """
-    function = learners.ACTIVATIONS[activation].function
+    function = ACTIVATIONS[activation].function
 
     def apply(params: dict[str, Any], x: jax.Array, dropout_key: PRNGKeyArray | None = None) -> jax.Array:
         for name in layers.convolutions:
             x = gxd.tap(name, _max_pool(function(_convolve(params[name], x))))
         x = x.reshape(x.shape[0], -1)
         for number, name in enumerate(layers.dense):
-            x = function(learners.dense(params[name], x))
+            x = function(dense(params[name], x))
             if dropout and dropout_key is not None:
-                x = learners.drop(x, dropout, jax.random.fold_in(dropout_key, number))
+                x = drop(x, dropout, jax.random.fold_in(dropout_key, number))
             x = gxd.tap(name, x)
-        return learners.dense(params[learners.OUTPUT], x)
+        return dense(params[OUTPUT], x)
 
     return apply
 
 
 def hidden_layers(params: dict[str, Any], layers: Layers = LAYERS) -> list[gxd.UnitLayer]:
     """Returns the wiring of the hidden layers: channels of the convolutions, and units of the dense layers."""
-    return gxd.sequential_units(params, [*layers.convolutions, *layers.dense, learners.OUTPUT])
+    return gxd.sequential_units(params, [*layers.convolutions, *layers.dense, OUTPUT])
 
 
 def _convolve(layer: dict[str, jax.Array], x: Float[Array, "B H W c"]) -> Float[Array, "B h w C"]:

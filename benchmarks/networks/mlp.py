@@ -1,58 +1,41 @@
-"""The networks of the experiments, as plain functions: their initial weights and their outputs."""
+"""Stacks of fully connected layers, with norms and dropout where asked for."""
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 import gxd_jax as gxd
+from benchmarks.networks.layers import ACTIVATIONS, NORMALIZATIONS, OUTPUT, Network, dense, draw_layers, drop
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, PRNGKeyArray
-
-_LEAK = 0.01
-"""Slope of a leaky ReLU below zero, as in PyTorch."""
+    from jaxtyping import PRNGKeyArray
 
 
-class Activation(NamedTuple):
-    """An activation and the gain that its layer's initial weights have ([N], Methods)."""
+def make(
+    sizes: Sequence[int],
+    activation: str,
+    *,
+    normalization: str = "none",
+    norm_first: bool = True,
+    dropout: float = 0.0,
+) -> Network:
+    """Returns a network; with two sizes it is linear and has no units.
 
-    function: Callable[[jax.Array], jax.Array]
-    gain: float
-
-
-ACTIVATIONS: dict[str, Activation] = {
-    "sigmoid": Activation(jax.nn.sigmoid, 1.0),
-    "tanh": Activation(jnp.tanh, 5 / 3),
-    "elu": Activation(jax.nn.elu, math.sqrt(2)),
-    "leaky_relu": Activation(lambda x: jax.nn.leaky_relu(x, _LEAK), math.sqrt(2 / (1 + _LEAK**2))),
-    "relu": Activation(jax.nn.relu, math.sqrt(2)),
-    "swish": Activation(jax.nn.swish, math.sqrt(2)),
-    "gelu": Activation(jax.nn.gelu, math.sqrt(2)),
-}
-
-OUTPUT = "output"
-_EPSILON = 1e-5
-"""Added to a variance before its root, as in PyTorch."""
-
-
-def _standardised(x: jax.Array, axis: int) -> jax.Array:
-    return (x - x.mean(axis, keepdims=True)) * jax.lax.rsqrt(x.var(axis, keepdims=True) + _EPSILON)
-
-
-NORMALIZATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "none": lambda x: x,
-    "layer": functools.partial(_standardised, axis=-1),
-    "batch": functools.partial(_standardised, axis=0),
-}
-"""What happens to the inputs of a hidden layer's activation, before a scale and a bias. Batch norm has no running
-statistics: an experiment that tests on whole batches needs none."""
+    Args:
+        sizes: Layer sizes, input and output included.
+        activation: A name of `ACTIVATIONS`.
+        normalization: A name of `NORMALIZATIONS`.
+        norm_first: Whether it comes before the activation, not after.
+        dropout: Share of the hidden units that are left out where the network is given a key.
+    """
+    init_params = functools.partial(init, sizes=sizes, activation=activation, normalization=normalization)
+    apply = make_apply(sizes, activation, normalization=normalization, norm_first=norm_first, dropout=dropout)
+    return Network(init_params, apply, units_of(init_params, apply, sizes, normalization))
 
 
 def hidden_names(sizes: Sequence[int]) -> list[str]:
@@ -91,32 +74,6 @@ def init(
 
 def _norm_name(layer: str) -> str:
     return f"{layer}_norm"
-
-
-def draw_layers(
-    key: PRNGKeyArray, shapes: dict[str, tuple[int, ...]], gain: float, *, linear: Sequence[str]
-) -> dict[str, Any]:
-    """Draws layers: Kaiming-uniform kernels, biases 0.
-
-    Args:
-        key: Random key.
-        shapes: Layer -> shape of its kernel; the last axis is that of the units.
-        gain: Gain of the layers with an activation.
-        linear: Layers without one, whose gain is 1.
-    """
-    return {
-        name: {
-            "kernel": kaiming_uniform(layer_key, shape, 1.0 if name in linear else gain),
-            "bias": jnp.zeros(shape[-1]),
-        }
-        for layer_key, (name, shape) in zip(jax.random.split(key, len(shapes)), shapes.items(), strict=True)
-    }
-
-
-def kaiming_uniform(key: PRNGKeyArray, shape: tuple[int, ...], gain: float) -> Float[Array, "*inputs units"]:
-    """Draws from U(-b, b) with b = gain sqrt(3 / inputs) (He et al., 2015); the last axis is that of the units."""
-    bound = gain * math.sqrt(3 / math.prod(shape[:-1]))
-    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
 
 
 def make_apply(
@@ -158,51 +115,11 @@ def make_apply(
     return apply
 
 
-def drop(x: jax.Array, rate: float, key: PRNGKeyArray) -> jax.Array:
-    """Leaves out a share of the values and scales the others up (Srivastava et al., 2014)."""
-    return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
-
-
-def dense(layer: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    """A fully connected layer."""
-    return x @ layer["kernel"] + layer["bias"]
-
-
-def make_observe(
-    apply: Callable, loss: Callable, sizes: Sequence[int], *, readout: str | None
-) -> tuple[Callable, list[gxd.UnitLayer]]:
-    """Returns the function that observes a batch, and the hidden layers.
-
-    Args:
-        apply: From `make_apply`.
-        loss: (outputs, targets) -> scalar.
-        sizes: Layer sizes; with two of them the network is linear and has nothing to observe but loss and gradients.
-        readout: As in `gxd_jax.observe`.
-    """
+def units_of(init: Callable, apply: Callable, sizes: Sequence[int], normalization: str) -> list[gxd.UnitLayer]:
+    """Returns the hidden layers. With a norm, whose parameters belong to the units too, the wiring is found."""
     names = hidden_names(sizes)
     if not names:
-        return _without_units(apply, loss), []
-    params = jax.eval_shape(lambda key: init(key, sizes, next(iter(ACTIVATIONS))), jax.random.key(0))
-    units = gxd.sequential_units(params, [*names, OUTPUT])
-    return gxd.observe(apply, loss, units, readout=readout), units
-
-
-def _without_units(apply: Callable, loss: Callable) -> Callable:
-    """What `gxd_jax.observe` gives, for a network without hidden layers."""
-
-    def observe(params: dict[str, Any], x: jax.Array, y: jax.Array, *, key: PRNGKeyArray | None = None) -> tuple:
-        del key
-        value, gradients = jax.value_and_grad(lambda params: loss(apply(params, x), y))(params)
-        return value, gradients, gxd.Observation({})
-
-    return observe
-
-
-def squared_error(outputs: Float[Array, "B K"], targets: Float[Array, "B K"]) -> Float[Array, ""]:
-    """Mean squared error, without a half."""
-    return ((outputs - targets) ** 2).mean()
-
-
-def cross_entropy(logits: Float[Array, "B K"], labels: Int[Array, " B"]) -> Float[Array, ""]:
-    """Mean softmax cross-entropy."""
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+        return []
+    if normalization == "none":
+        return gxd.sequential_units(jax.eval_shape(init, jax.random.key(0)), [*names, OUTPUT])
+    return gxd.find_units(apply, init(jax.random.key(0)), jnp.zeros((2, sizes[0])))

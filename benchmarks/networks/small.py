@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 import gxd_jax as gxd
-from benchmarks import convnet, learners
-from benchmarks.classification import Network
+from benchmarks.networks import convnet, mlp
+from benchmarks.networks.layers import ACTIVATIONS, OUTPUT, Network, dense, draw_layers
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
@@ -28,7 +28,7 @@ class Kind(NamedTuple):
     """What a network is made of.
 
     Attributes:
-        activation: A name of `learners.ACTIVATIONS`.
+        activation: A name of `ACTIVATIONS`.
         norm: Where the hidden layers have a layer norm: "before" or "after" the activation, or "none".
         body: "dense", "residual" or "convolutional".
     """
@@ -63,11 +63,10 @@ def make(kind: Kind, image: tuple[int, ...], classes: int) -> Network:
     if kind.body == "residual":
         init = functools.partial(_init_residual, pixels=pixels, activation=kind.activation, classes=classes)
         apply = functools.partial(_apply_residual, activation=kind.activation)
-    else:
-        sizes, norm = (pixels, *[WIDTH] * _LAYERS, classes), "none" if kind.norm == "none" else "layer"
-        init = functools.partial(learners.init, sizes=sizes, activation=kind.activation, normalization=norm)
-        apply = learners.make_apply(sizes, kind.activation, normalization=norm, norm_first=kind.norm == "before")
-    return Network(init, apply, gxd.find_units(apply, init(jax.random.key(0)), jnp.zeros((2, pixels))))
+        return Network(init, apply, gxd.find_units(apply, init(jax.random.key(0)), jnp.zeros((2, pixels))))
+    norm = "none" if kind.norm == "none" else "layer"
+    sizes = (pixels, *[WIDTH] * _LAYERS, classes)
+    return mlp.make(sizes, kind.activation, normalization=norm, norm_first=kind.norm == "before")
 
 
 def _convolutional(kind: Kind, image: tuple[int, ...], classes: int) -> Network:
@@ -75,34 +74,31 @@ def _convolutional(kind: Kind, image: tuple[int, ...], classes: int) -> Network:
     height, width, channels = image
     factor = -(-_SMALLEST // min(height, width))
     shape = (height * factor, width * factor, channels)
-    init = functools.partial(
-        convnet.init, shape=shape, activation=kind.activation, outputs=classes, layers=_CONVOLUTIONAL
-    )
-    apply = convnet.make_apply(kind.activation, layers=_CONVOLUTIONAL)
+    network = convnet.make(shape, kind.activation, outputs=classes, layers=_CONVOLUTIONAL)
 
     def of_flat(params: Any, x: jax.Array) -> jax.Array:
-        return apply(params, x.reshape(-1, *image).repeat(factor, axis=1).repeat(factor, axis=2))
+        return network.apply(params, x.reshape(-1, *image).repeat(factor, axis=1).repeat(factor, axis=2))
 
-    return Network(init, of_flat, convnet.hidden_layers(jax.eval_shape(init, jax.random.key(0)), _CONVOLUTIONAL))
+    return network._replace(apply=of_flat)
 
 
 def _init_residual(key: PRNGKeyArray, pixels: int, activation: str, classes: int) -> dict[str, Any]:
     """Kaiming-uniform kernels, biases 0; the second layer of a block has a gain of 1, as it has no activation."""
-    shapes = {_STEM: (pixels, WIDTH), learners.OUTPUT: (WIDTH, classes)}
+    shapes = {_STEM: (pixels, WIDTH), OUTPUT: (WIDTH, classes)}
     for block in _BLOCKS:
         shapes |= {block: (WIDTH, WIDTH), _second(block): (WIDTH, WIDTH)}
-    linear = (_STEM, learners.OUTPUT, *map(_second, _BLOCKS))
-    return learners.draw_layers(key, shapes, learners.ACTIVATIONS[activation].gain, linear=linear)
+    linear = (_STEM, OUTPUT, *map(_second, _BLOCKS))
+    return draw_layers(key, shapes, ACTIVATIONS[activation].gain, linear=linear)
 
 
 def _apply_residual(params: dict[str, Any], x: jax.Array, activation: str) -> jax.Array:
     """A stem, and blocks of two layers whose outputs are added to the stream; the blocks' hidden units are units."""
-    function = learners.ACTIVATIONS[activation].function
-    stream = learners.dense(params[_STEM], x)
+    function = ACTIVATIONS[activation].function
+    stream = dense(params[_STEM], x)
     for block in _BLOCKS:
-        hidden = gxd.tap(block, function(learners.dense(params[block], stream)))
-        stream = stream + learners.dense(params[_second(block)], hidden)
-    return learners.dense(params[learners.OUTPUT], stream)
+        hidden = gxd.tap(block, function(dense(params[block], stream)))
+        stream = stream + dense(params[_second(block)], hidden)
+    return dense(params[OUTPUT], stream)
 
 
 def _second(block: str) -> str:

@@ -16,15 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 
 import gxd_jax as gxd
-from benchmarks import classification, convnet, methods
-from benchmarks.classification import ImageOptions, Network
+from benchmarks import methods
 from benchmarks.datasets import Images
-from benchmarks.experiment import Experiment, Run, TaskCarry, fill_in
+from benchmarks.experiment import Experiment, Run, TaskCarry
+from benchmarks.learner import accuracy
+from benchmarks.networks import convnet
+from benchmarks.problem import Problem
+from benchmarks.problems import classification
+from benchmarks.problems.classification import ImageOptions
+from benchmarks.showing.markdown import Column, CurvesTable, first_and_last
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PRNGKeyArray, UInt8
 
-NAME = "continual-imagenet"
+_NAME = "continual-imagenet"
 
 _METHODS = tuple(
     name for name in classification.METHODS if name != "head_reset" and methods.METHODS[name].normalization == "none"
@@ -50,6 +55,8 @@ class Settings(ImageOptions):
     """Whether the optimizer's moments of the output layer start anew with it."""
 
 
+_STEP_SIZE_OF_DIGITS = (0.02,)
+"""Of the default scale: digits are brighter than photographs, and at .04 every seed diverges."""
 _ONE_SETTING = {
     "l2": (1e-3,),
     "perturb_l2": (1e-5,),
@@ -58,7 +65,7 @@ _ONE_SETTING = {
     "maturity_threshold": 100,
 }
 _ALL = {"method": _DEFAULT_METHODS, "activation": ("relu",), "optimizer": ("momentum",)}
-SCALES: dict[str, dict[str, Any]] = {
+_SCALES: dict[str, dict[str, Any]] = {
     "smoke": {
         **_ALL,
         "method": ("backprop", "cbp_contribution", "gxd"),  # compiling them is what takes the time
@@ -79,7 +86,7 @@ SCALES: dict[str, dict[str, Any]] = {
     "default": {
         **_ALL,
         "seeds": 10,
-        "step_size": (0.04,),
+        "step_size": lambda given: _STEP_SIZE_OF_DIGITS if given.tfds is None else (0.04,),
         "batch": 10,
         "tasks": 40,
         "tasks_per_chunk": 8,
@@ -109,10 +116,6 @@ SCALES: dict[str, dict[str, Any]] = {
 }
 
 
-_STEP_SIZE_OF_DIGITS = (0.02,)
-"""Of the default scale: digits are brighter than photographs, and at .04 every seed diverges."""
-
-
 class Classes(NamedTuple):
     """The images by their classes, uint8 [C, N, H, W, channels] and [C, M, H, W, channels]."""
 
@@ -121,15 +124,12 @@ class Classes(NamedTuple):
 
 
 def make_experiment(settings: Settings) -> Experiment:
-    """Returns the experiment that the settings describe.
+    """Returns the experiment that the settings, with every value filled in, describe.
 
     Raises:
         ValueError: If the settings do not fit together.
         RefusedError: If the images cannot be had.
     """
-    if settings.step_size is None and settings.scale == "default" and settings.tfds is None:
-        settings = dataclasses.replace(settings, step_size=_STEP_SIZE_OF_DIGITS)
-    settings = fill_in(settings, SCALES)
     classification.check_tasks(settings)
     images = classification.load(settings)
     classes = by_class(images, settings.train_images, settings.test_images)
@@ -139,7 +139,7 @@ def make_experiment(settings: Settings) -> Experiment:
     if settings.probe > of_task:
         raise ValueError(f"probe must be at most the {of_task} training images of a task, got {settings.probe}")
     run_of = functools.partial(make_run, settings, shape=classes.train.shape[2:])
-    return classification.make_experiment(NAME, settings, images, classes, run_of)
+    return classification.make_experiment(_NAME, settings, images, classes, run_of)
 
 
 def by_class(images: Images, train: int, test: int) -> Classes:
@@ -187,9 +187,8 @@ def make_run(
         setting: Values of the method's own hyper-parameters.
         shape: Height, width and channels of the images.
     """
-    init = functools.partial(convnet.init, shape=shape, activation=labels["activation"], outputs=2)
-    apply = convnet.make_apply(labels["activation"], dropout=setting.get("dropout", 0.0))
-    network = Network(init, apply, convnet.hidden_layers(jax.eval_shape(init, jax.random.key(0))))
+    activation = labels["activation"]
+    network = convnet.make(shape, activation, outputs=2, dropout=setting.get("dropout", 0.0))
     learner = classification.make_learner(network, method, setting, settings, labels)
     of_task = 2 * settings.train_images
 
@@ -209,15 +208,32 @@ def make_run(
             inputs, labels = train_batch(numbers)
             return place + 1, ((inputs, jax.random.fold_in(dropout_key, place)), labels)
 
-        state = learner.reset_head(carry.learner, moments=settings.reset_head_moments)
+        state = classification.reset_head(learner, carry.training, moments=settings.reset_head_moments)
         probe = jax.random.permutation(order_key, of_task)[: settings.probe]
-        found = learner.diagnose(state, train_batch(probe)[0])
+        found = classification.diagnose(network, method, activation, state, train_batch(probe)[0])
         steps = len(order) // settings.batch
         state, _, _ = gxd.training.train_task(learner.step, state, next_batch, jnp.int32(0), steps)
         test = convnet.as_inputs(data.test[pair].reshape(-1, *data.test.shape[2:]))
-        right = classification.accuracy(
-            learner.logits(state.params, test), jnp.repeat(jnp.arange(2), settings.test_images)
-        )
-        return state, {"accuracy": right} | found
+        logits = classification.logits_of(network, state.params, test)
+        return state, {"accuracy": accuracy(logits, jnp.repeat(jnp.arange(2), settings.test_images))} | found
 
     return classification.make_run(settings, labels, learner, learn_task)
+
+
+PROBLEM = Problem(
+    _NAME,
+    Settings,
+    _SCALES,
+    make_experiment,
+    classification.VIEW,
+    {
+        "main": CurvesTable(
+            (
+                *first_and_last("tenth"),
+                Column("last_less_baseline", "last tenth less backprop's, by seed", "+.3f"),
+                Column("dead_end", "dead units", ".2f", error=False),
+                Column("effective_rank_end", "rank", ".1f", error=False),
+            )
+        )
+    },
+)

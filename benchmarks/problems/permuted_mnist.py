@@ -15,14 +15,20 @@ import jax
 import jax.numpy as jnp
 
 import gxd_jax as gxd
-from benchmarks import classification, learners, methods
-from benchmarks.classification import ImageOptions, Network
-from benchmarks.experiment import Experiment, Run, TaskCarry, fill_in
+from benchmarks import methods
+from benchmarks.experiment import Experiment, Run, TaskCarry
+from benchmarks.learner import accuracy
+from benchmarks.networks import mlp
+from benchmarks.networks.layers import NORMALIZATIONS, scale_bytes
+from benchmarks.problem import Problem
+from benchmarks.problems import classification
+from benchmarks.problems.classification import ImageOptions
+from benchmarks.showing.markdown import Column, CurvesTable, first_and_last
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PRNGKeyArray, UInt8, UInt32
 
-NAME = "permuted-mnist"
+_NAME = "permuted-mnist"
 
 _DEFAULT_METHODS = (
     "backprop",
@@ -53,12 +59,12 @@ class Settings(ImageOptions):
     """Images of a task, a multiple of the batch; by default at most all there are."""
     permutations: int | None = None
     """Different permutations, which come back in turn; by default every task has its own."""
-    normalization: Literal[tuple(learners.NORMALIZATIONS)] = "none"  # type: ignore[valid-type]
+    normalization: Literal[tuple(NORMALIZATIONS)] = "none"  # type: ignore[valid-type]
     """Normalisation of the hidden layers of the methods that have none of their own."""
 
 
 _ONE_SETTING = {"l2": (1e-3,), "perturb_l2": (1e-4,), "noise_std": (1e-3,), "replacement_rate": (1e-3,)}
-SCALES: dict[str, dict[str, Any]] = {
+_SCALES: dict[str, dict[str, Any]] = {
     "smoke": {
         "seeds": 2,
         "activation": ("relu",),
@@ -104,13 +110,12 @@ _EXAMPLES = {"smoke": 800, "default": 4000, "paper": 60_000}
 
 
 def make_experiment(settings: Settings) -> Experiment:
-    """Returns the experiment that the settings describe.
+    """Returns the experiment that the settings, with every value filled in, describe.
 
     Raises:
         ValueError: If the settings do not fit together.
         RefusedError: If the images cannot be had.
     """
-    settings = fill_in(settings, SCALES)
     classification.check_tasks(settings)
     images = classification.load(settings)
     there = len(images.labels)
@@ -128,7 +133,7 @@ def make_experiment(settings: Settings) -> Experiment:
         raise ValueError(f"probe must be at most the {settings.examples} images of a task, got {settings.probe}")
     run_of = functools.partial(make_run, settings, pixels=images.images[0].size, classes=images.classes)
     data = (images.images.reshape(there, -1), images.labels)
-    return classification.make_experiment(NAME, settings, images, data, run_of)
+    return classification.make_experiment(_NAME, settings, images, data, run_of)
 
 
 class Task(NamedTuple):
@@ -200,11 +205,7 @@ def make_run(
     activation = labels["activation"]
     normalization = settings.normalization if method.normalization == "none" else method.normalization
     dropout = setting.get("dropout", 0.0)
-    apply = learners.make_apply(sizes, activation, normalization=normalization, dropout=dropout)
-    init = functools.partial(learners.init, sizes=sizes, activation=activation, normalization=normalization)
-    # The wiring is found, not written: with a norm it has more parameters.
-    units = gxd.find_units(apply, init(jax.random.key(0)), jnp.zeros((2, pixels)))
-    network = Network(init, apply, units)
+    network = mlp.make(sizes, activation, normalization=normalization, dropout=dropout)
     learner = classification.make_learner(network, method, setting, settings, labels)
 
     def learn_task(
@@ -214,7 +215,7 @@ def make_run(
         task = draw_task(carry.key, carry.task, pixels, len(images), settings.examples, settings.permutations)
 
         def inputs_of(numbers: Int[Array, " B"]) -> Array:
-            return classification.as_inputs(images[numbers[:, None], task.permutation])
+            return scale_bytes(images[numbers[:, None], task.permutation])
 
         def next_batch(place: Int[Array, ""]) -> tuple[Int[Array, ""], tuple[Any, Array]]:
             numbers = jax.lax.dynamic_slice_in_dim(task.order, place * settings.batch, settings.batch)
@@ -225,13 +226,35 @@ def make_run(
             params = state.params
             state, (_, logits) = learner.step(state, inputs, labels)
             if "dropout" in setting:  # the accuracy is that of the whole network
-                logits = learner.logits(params, inputs[0])
-            return state, classification.accuracy(logits, labels)
+                logits = classification.logits_of(network, params, inputs[0])
+            return state, accuracy(logits, labels)
 
-        state = learner.reset_head(carry.learner) if method.resets_head else carry.learner
-        found = learner.diagnose(state, inputs_of(task.order[: settings.probe]))
+        state = classification.reset_head(learner, carry.training) if method.resets_head else carry.training
+        probe = inputs_of(task.order[: settings.probe])
+        found = classification.diagnose(network, method, activation, state, probe)
         steps = settings.examples // settings.batch
         state, _, accuracies = gxd.training.train_task(step, state, next_batch, jnp.int32(0), steps)
         return state, {"accuracy": accuracies.mean()} | found
 
     return classification.make_run(settings, labels, learner, learn_task)
+
+
+_ENDS = first_and_last("tenth")
+PROBLEM = Problem(
+    _NAME,
+    Settings,
+    _SCALES,
+    make_experiment,
+    classification.VIEW,
+    {
+        "main": CurvesTable(
+            (
+                *_ENDS,
+                Column("dead_end", "dead", ".2f", error=False),
+                Column("effective_rank_end", "rank", ".1f", error=False),
+            )
+        ),
+        "accuracy": CurvesTable(_ENDS),
+        "last": CurvesTable((Column("last", "", error=False),)),
+    },
+)

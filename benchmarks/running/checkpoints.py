@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from benchmarks import processes
-from benchmarks.folder import RefusedError, as_json
+from benchmarks.running import processes
+from benchmarks.running.folder import RefusedError, as_json
 
 # What Orbax logs about a damaged checkpoint, the RefusedError says in one line.
 logging.getLogger("absl").setLevel(logging.CRITICAL)

@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 
 from benchmarks.checks import check_options
 from benchmarks.experiment import Options, prepare_devices
-from benchmarks.folder import RefusedError, refusing_values
+from benchmarks.running.folder import RefusedError, refusing_values
 
 _MESSAGE_BYTES = 4096
 

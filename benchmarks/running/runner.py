@@ -14,8 +14,8 @@ import orbax.checkpoint as ocp
 import pandas as pd
 from jax.sharding import NamedSharding, PartitionSpec
 
-from benchmarks import checkpoints, folder, processes, tables
 from benchmarks.experiment import Experiment, Run, seeds_together
+from benchmarks.running import checkpoints, curves, folder, processes
 
 OnChunk = Callable[[Run, int, int], None]
 """Called with the run, its number, and how many points of its curves are on disk."""
@@ -57,19 +57,17 @@ def run_experiment(
     processes.on_first(functools.partial(folder.open_folder, out, experiment.config, resume=resume))
     mesh = mesh_of(experiment.devices)
     experiment = experiment._replace(data=on_all(experiment.data, mesh))
-    curves = []
+    tables = []
     for number, run in enumerate(experiment.runs):
         finished, checkpoint = out / "runs" / f"{run.name}.csv", out / "runs" / f"{run.name}.checkpoint"
         if not finished.exists():
             with checkpoints.open_manager(checkpoint) as manager:
                 measures = _run(experiment, run, mesh, manager, lambda points, r=run, n=number: on_chunk(r, n, points))
-            processes.on_first(
-                folder.write_file, finished, tables.curves(experiment, run, measures).to_csv(index=False)
-            )
+            processes.on_first(folder.write_file, finished, curves.tidy(experiment, run, measures).to_csv(index=False))
         processes.on_first(functools.partial(shutil.rmtree, checkpoint, ignore_errors=True))
         on_chunk(run, number, len(experiment.ends))
-        curves.append(tables.read_curves(finished, experiment))
-    return pd.concat(curves, ignore_index=True)
+        tables.append(curves.read_run(finished, experiment))
+    return pd.concat(tables, ignore_index=True)
 
 
 def _run(

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks.experiment import EVERY, Experiment, Run
-from benchmarks.runner import OnChunk
-from benchmarks.tables import labels_of
+from benchmarks.running.curves import labels_of
+from benchmarks.running.runner import OnChunk
 
 _MEMORY_SECONDS = 600.0
 """The time left is estimated from the speed of the last minutes."""
@@ -48,9 +48,10 @@ def progress(experiment: Experiment, console: Console) -> Iterator[OnChunk]:
 
 def results_table(experiment: Experiment, summary: pd.DataFrame) -> Table:
     """Returns the summary as a table for the terminal, with the label columns that it takes to tell its rows apart."""
-    columns = labels_of(experiment)
-    title = f"{experiment.problem}: {experiment.measure}"
-    for label in reversed(labels_of(experiment)):
+    labels = list(experiment.runs[0].labels)
+    columns, view = labels, experiment.view
+    title = f"{experiment.problem}: {view.measure}"
+    for label in reversed(labels):
         others = [column for column in columns if column != label]
         if others and label != "method" and not summary.duplicated(others).any():
             columns = others
@@ -59,28 +60,28 @@ def results_table(experiment: Experiment, summary: pd.DataFrame) -> Table:
     table = Table(title=f"{title} (mean ± standard error of {len(experiment.seeds)} seeds)", box=box.SIMPLE)
     for label in columns:
         table.add_column(label, overflow="fold")
-    measures = {name: f"{name} {experiment.share}" for name in ("first", "last")} | {"change": "change"}
-    measures |= {name: name for name in experiment.totals}
+    measures = {name: f"{name} {view.share}" for name in ("first", "last")} | {"change": "change"}
+    measures |= {name: name for name in view.totals}
     for heading in measures.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for _, row in summary.iterrows():
-        cells = [_spread(row[f"{name}_mean"], row[f"{name}_se"], name in experiment.totals) for name in measures]
+        cells = [_with_error(row[f"{name}_mean"], row[f"{name}_se"], name in view.totals) for name in measures]
         table.add_row(*(str(row[label]) for label in columns), *cells)
     return table
 
 
 def stopped(experiment: Experiment, table: pd.DataFrame) -> list[str]:
     """Returns a line for each seed of a run whose measure ended before the run: it diverged, or was stopped."""
-    lines = []
-    for labels, run in table.groupby([*labels_of(experiment), "seed"], sort=False):
-        there = run.loc[run[experiment.measure].notna(), experiment.axis].max()
+    view, lines = experiment.view, []
+    for labels, run in table.groupby([*labels_of(table), "seed"], sort=False):
+        there = run.loc[run[view.measure].notna(), view.axis].max()
         if not there == experiment.ends[-1]:
             name = " ".join(str(label) for label in labels[:-1] if label not in ("", EVERY))
-            until = "the start" if pd.isna(there) else f"{experiment.axis} {there:g}"
+            until = "the start" if pd.isna(there) else f"{view.axis} {there:g}"
             lines.append(f"{name}, seed {labels[-1]}: stopped after {until}, from where on something was not finite")
     return lines
 
 
-def _spread(mean: float, error: float, whole: bool) -> str:
+def _with_error(mean: float, error: float, whole: bool) -> str:
     digits = 0 if whole else 3
     return f"{mean:.{digits}f}" if pd.isna(error) else f"{mean:.{digits}f} ± {error:.{digits}f}"

@@ -8,17 +8,16 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
-from benchmarks.folder import write_file
-from benchmarks.speed_cases import Case
+from benchmarks.running.folder import write_file
+from benchmarks.speed.cases import Case
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # after the choice of Agg, which needs no display
 
 _INPUTS, _OUTPUTS, _WIDTH, _LAYERS, _BATCH = 64, 10, 128, 2, 16
 _STEPS = 20
-_SIZES = {
+SIZES = {
     "units": (64, 128, 256, 512, 1024),
     "layers": (1, 2, 4, 8, 16),
     "seeds": (1, 2, 4, 8, 16),
@@ -33,7 +32,7 @@ def _case(units: int = _WIDTH, layers: int = _LAYERS, seeds: int = 1, batch: int
     return Case((_INPUTS, *[units] * layers, _OUTPUTS), batch, seeds, _STEPS, 1e-4)
 
 
-CASES: dict[str, Case] = {f"{what} {size}": _case(**{what: size}) for what, sizes in _SIZES.items() for size in sizes}
+CASES: dict[str, Case] = {f"{what} {size}": _case(**{what: size}) for what, sizes in SIZES.items() for size in sizes}
 """What grows and its size -> the case, in which the rest stays."""
 
 
@@ -44,7 +43,7 @@ def slopes_of(table: pd.DataFrame) -> pd.DataFrame:
     costs at any size counts least.
 
     Args:
-        table: Rows of `speed.time_case` for `CASES`.
+        table: Rows of `measuring.time_case` for `CASES`.
     """
     what, size = zip(*(name.split() for name in table["case"]), strict=True)
     table = table.assign(what=what, size=np.array(size, int))
@@ -60,10 +59,10 @@ def save_figure(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Draws time against size, a column of panels for what grows and a row for each optimizer; returns the slopes."""
     slopes = slopes_of(table)
     optimizers = list(dict.fromkeys(table["optimizer"]))
-    size = (_PANEL_INCHES[0] * len(_SIZES), _PANEL_INCHES[1] * len(optimizers))
-    figure, axes = plt.subplots(len(optimizers), len(_SIZES), figsize=size, squeeze=False, layout="constrained")
+    size = (_PANEL_INCHES[0] * len(SIZES), _PANEL_INCHES[1] * len(optimizers))
+    figure, axes = plt.subplots(len(optimizers), len(SIZES), figsize=size, squeeze=False, layout="constrained")
     for row, optimizer in zip(axes, optimizers, strict=True):
-        for ax, (what, sizes) in zip(row, _SIZES.items(), strict=True):
+        for ax, (what, sizes) in zip(row, SIZES.items(), strict=True):
             chosen = slopes[(slopes["what"] == what) & (slopes["optimizer"] == optimizer)]
             for method, slope in zip(chosen["method"], chosen["slope"], strict=True):
                 part = table[(table["optimizer"] == optimizer) & (table["method"] == method)]
@@ -77,16 +76,3 @@ def save_figure(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     plt.close(figure)
     write_file(path, buffer.getvalue())
     return slopes
-
-
-def slope_table(slopes: pd.DataFrame) -> Table:
-    """Returns the slopes as a table for the terminal."""
-    shown = Table(title="Slope of log time against log size, over the upper half of the sizes")
-    for heading in ("optimizer", "method"):
-        shown.add_column(heading)
-    for what in _SIZES:
-        shown.add_column(what, justify="right")
-    wide = slopes.pivot(index=["optimizer", "method"], columns="what", values="slope")
-    for (optimizer, method), row in wide.iterrows():
-        shown.add_row(optimizer, method, *(f"{row[what]:.2f}" for what in _SIZES))
-    return shown

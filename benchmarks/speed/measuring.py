@@ -1,4 +1,4 @@
-"""What a step with continual backprop or GXD costs, next to the plain optimizer's step.
+"""Times a step with continual backprop or GXD, next to the plain optimizer's step.
 
 Each timing is one compiled scan over many steps with the state donated, on inputs and labels from a small pool on the
 device. The methods take turns, so that whatever else the machine does hits all of them; a ratio is taken within a turn.
@@ -20,15 +20,17 @@ import jax
 import numpy as np
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import learners, methods, peer, speed_growth
+from benchmarks import methods
 from benchmarks.checks import check_options
-from benchmarks.folder import make_folder, refusing_values, write_file
-from benchmarks.speed_cases import CASES, OPTIMIZERS, Case, Setup, compile_program
+from benchmarks.networks.layers import ACTIVATIONS
+from benchmarks.running.folder import make_folder, refusing_values, write_file
+from benchmarks.speed import growth, peer
+from benchmarks.speed.cases import CASES, OPTIMIZERS, Case
+from benchmarks.speed.programs import Setup, compile_program
+from benchmarks.speed.tables import BASELINE, ratio_table, slope_table, speed_table
 
 _QUICK = tuple(name for name, case in CASES.items() if case.kind != "resnet-18")
-_BASELINE = "backprop"
 _TABLE_WIDTH = 180
 """Width of the table where it does not go to a terminal."""
 _WITHOUT_VALUE = {"l2", "perturb_l2", "noise_std", "dropout"}
@@ -48,7 +50,7 @@ class Settings:
 
     case: tuple[Literal[tuple(CASES)], ...] = _QUICK  # type: ignore[valid-type]
     """Networks to time; resnet-18 takes some minutes."""
-    method: tuple[Literal[_TIMED], ...] = (_BASELINE, "cbp_contribution", *_GXD, "redo")  # type: ignore[valid-type]
+    method: tuple[Literal[_TIMED], ...] = (BASELINE, "cbp_contribution", *_GXD, "redo")  # type: ignore[valid-type]
     """Methods to time; backprop, which they are compared with, always is. A network of one output has no classes, and
     so not every readout."""
     optimizer: tuple[Literal[tuple(OPTIMIZERS)], ...] = tuple(OPTIMIZERS)  # type: ignore[valid-type]
@@ -58,7 +60,7 @@ class Settings:
     maturity_threshold: int = 100
     """Updates before a unit may be replaced; all units are older when the timing begins. 1 for networks of images and
     the transformer's block."""
-    activation: Literal[tuple(learners.ACTIVATIONS)] = "relu"  # type: ignore[valid-type]
+    activation: Literal[tuple(ACTIVATIONS)] = "relu"  # type: ignore[valid-type]
     """Activation of the networks."""
     growth: bool = False
     """Instead of the cases: how the time grows with units, layers, seeds and batch, as growth.csv and growth.png."""
@@ -68,6 +70,8 @@ class Settings:
     """Python that has torch; by default the one that runs this."""
     out: Path | None = None
     """Folder for the table as speed.csv; of --growth by default results/speed."""
+    markdown: tuple[Path, ...] | None = None
+    """Compute nothing: print the tables of these folders, together, as Markdown for a README."""
 
 
 def run(settings: Settings) -> None:
@@ -81,7 +85,7 @@ def run(settings: Settings) -> None:
     if settings.peer is not None:
         peer.check(settings.peer, settings.peer_python, settings.activation)
     console = Console(width=None if Console().is_terminal else _TABLE_WIDTH)
-    cases = speed_growth.CASES if settings.growth else {name: CASES[name] for name in settings.case}
+    cases = growth.CASES if settings.growth else {name: CASES[name] for name in settings.case}
     out = settings.out or (Path("results") / "speed" if settings.growth else None)
     file = "growth.csv" if settings.growth else "speed.csv"
     if out is not None:
@@ -95,8 +99,8 @@ def run(settings: Settings) -> None:
                 write_file(out / file, pd.DataFrame(rows).to_csv(index=False))
     table = pd.DataFrame(rows)
     if settings.growth:
-        slopes = speed_growth.save_figure(table, out / "growth.png")
-        console.print(speed_growth.slope_table(slopes))
+        slopes = growth.save_figure(table, out / "growth.png")
+        console.print(slope_table(slopes))
         console.print(f"results in {out}", highlight=False)
         return
     console.print(speed_table(table))
@@ -135,7 +139,7 @@ def time_case(name: str, case: Case, optimizer: str, settings: Settings) -> list
             states[method], losses[method] = jax.block_until_ready(program.run(states[method]))
             if turn >= warm_up:
                 seconds[method].append((time.perf_counter() - begin) / case.steps)
-    plain = programs[_BASELINE]
+    plain = programs[BASELINE]
     return [
         {
             "case": name,
@@ -144,7 +148,7 @@ def time_case(name: str, case: Case, optimizer: str, settings: Settings) -> list
             "batch": case.batch,
             "seeds": case.seeds,
             "us_per_step": 1e6 * np.median(seconds[method]),
-            "ratio": np.median(np.divide(seconds[method], seconds[_BASELINE])),
+            "ratio": np.median(np.divide(seconds[method], seconds[BASELINE])),
             "runs_x_steps_per_second": case.seeds / np.median(seconds[method]),
             "loss": float(losses[method].mean()),
             "compile_seconds": program.compile_seconds,
@@ -158,8 +162,8 @@ def time_case(name: str, case: Case, optimizer: str, settings: Settings) -> list
 
 def _methods_for(case: Case, settings: Settings) -> list[str]:
     """Returns the methods that the case allows, the baseline first."""
-    names = [name for name in settings.method if name != _BASELINE]
-    return [_BASELINE, *(name for name in names if case.sizes[-1] > 1 or methods.METHODS[name].is_for_numbers)]
+    names = [name for name in settings.method if name != BASELINE]
+    return [BASELINE, *(name for name in names if case.sizes[-1] > 1 or methods.METHODS[name].supports_regression)]
 
 
 def _maturity(case: Case, settings: Settings) -> int:
@@ -186,52 +190,3 @@ def peer_timings(case: Case, optimizer: str, settings: Settings) -> dict[str, di
     )
     timed = [name for name in _methods_for(case, settings) if name in peer.METHODS]
     return {name: peer.measure(task, name, case, settings.peer, settings.peer_python) for name in timed}
-
-
-def speed_table(table: pd.DataFrame) -> Table:
-    """Returns the timings as a table for the terminal."""
-    headings = {
-        "case": "network",
-        "optimizer": "optimizer",
-        "method": "method",
-        "batch": "batch",
-        "seeds": "seeds",
-        "us_per_step": "µs per step",
-        "ratio": "ratio to plain",
-        "runs_x_steps_per_second": "runs x steps / s",
-        "pytorch_runs_x_steps_per_second": "public PyTorch code",
-        "loss": "loss",
-        "pytorch_loss": "its loss",
-        "compile_seconds": "compile s",
-        "peak_mb": "peak MB",
-        "bytes_per_unit": "bytes / unit",
-        "bytes_per_parameter": "bytes / parameter",
-    }
-    formats = {"us_per_step": ".1f", "ratio": ".2f", "loss": ".4f", "pytorch_loss": ".4f", "compile_seconds": ".1f"}
-    formats |= {"runs_x_steps_per_second": ",.0f", "pytorch_runs_x_steps_per_second": ",.0f"}
-    formats |= {"peak_mb": ",.1f", "bytes_per_unit": ".0f", "bytes_per_parameter": ".1f"}
-    shown = Table(title="Time of a step (medians, methods in turns)")
-    headings = {column: heading for column, heading in headings.items() if column in table}
-    for column, heading in headings.items():
-        named = column in ("case", "optimizer", "method")
-        shown.add_column(heading, justify="left" if named else "right", no_wrap=named)
-    for _, row in table.iterrows():
-        cells = ("" if pd.isna(row[column]) else format(row[column], formats.get(column, "")) for column in headings)
-        shown.add_row(*cells)
-    return shown
-
-
-def ratio_table(table: pd.DataFrame) -> Table:
-    """Returns the ratios to the plain step alone, a row for a comparison and a column for a method."""
-    wide = table.pivot_table(index=["case", "optimizer"], columns="method", values="ratio", sort=False)
-    plain = table[table["method"] == _BASELINE].set_index(["case", "optimizer"])["us_per_step"]
-    shown = Table(title="Time of a step as a multiple of the plain step")
-    for heading in ("network", "optimizer"):
-        shown.add_column(heading, no_wrap=True)
-    methods_timed = [name for name in wide if name != _BASELINE]
-    for heading in ("plain, µs", *methods_timed):
-        shown.add_column(heading, justify="right")
-    for place, row in wide.iterrows():
-        ratios = ("" if pd.isna(row[name]) else f"{row[name]:.2f}" for name in methods_timed)
-        shown.add_row(*place, f"{plain[place]:,.0f}", *ratios)
-    return shown

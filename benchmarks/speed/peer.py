@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import learners
-from benchmarks.folder import RefusedError
-from benchmarks.speed_cases import STEP_SIZES, Case, pool_of
+from benchmarks.networks.layers import ACTIVATIONS
+from benchmarks.running.folder import RefusedError
+from benchmarks.speed.cases import STEP_SIZES, Case, pool_of
 
 METHODS = ("backprop", "cbp_contribution")
 """The methods of the speed table that the peer has too."""
 _FILES = ("lop/algos/bp.py", "lop/algos/cbp.py", "lop/nets/ffnn.py", "lop/nets/deep_ffnn.py")
 _PROGRAM = Path(__file__).parent / "peer_program.py"
-_ACTIVATIONS = tuple(name for name in learners.ACTIVATIONS if name != "gelu")
+_ACTIVATIONS = tuple(name for name in ACTIVATIONS if name != "gelu")
 """Those that the peer has too."""
 _DECAY = 0.99
 
@@ -73,7 +73,7 @@ def measure(task: Task, method: str, case: Case, checkout: Path, python: str | N
     Raises:
         RefusedError: If the program fails.
     """
-    inputs, targets = pool_of(case, task.sizes[:1], task.sizes[-1])
+    inputs, targets = pool_of(case)
     given = dataclasses.asdict(task) | {"method": method, "step_size": STEP_SIZES[task.optimizer], "decay": _DECAY}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.npz"

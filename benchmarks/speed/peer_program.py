@@ -1,7 +1,7 @@
 """Times the public PyTorch code of [N]; a program of its own, for a Python with torch and perhaps without JAX.
 
-Arguments: the checkout, a file of inputs and targets, and the task as JSON (see `benchmarks.peer`). The last line that
-it prints is JSON: seconds per step, the median of the timings, and the mean loss of the last one.
+Arguments: the checkout, a file of inputs and targets, and the task as JSON (see `benchmarks.speed.peer`). The last line
+that it prints is JSON: seconds per step, the median of the timings, and the mean loss of the last one.
 """
 
 import json
