@@ -66,7 +66,7 @@ def read_summary(problem: str, view: View, folder: Path) -> pd.DataFrame:
     check_folder(problem, folder)
     if (folder / "curves.csv").exists():
         return summary(view, curves.read(folder / "curves.csv", view))
-    return read_table(folder / "summary.csv", labels=("setting",))
+    return read_table(folder / "summary.csv")
 
 
 def check_folder(problem: str, folder: Path) -> None:
@@ -92,17 +92,16 @@ def problem_of(folder: Path) -> str:
         raise RefusedError(f"{folder} holds no results: its config.json cannot be read") from error
 
 
-def read_table(path: Path, labels: Sequence[str] = ()) -> pd.DataFrame:
-    """Reads a table of results; labels may be empty text.
+def read_table(path: Path) -> pd.DataFrame:
+    """Reads a table of results.
 
     Raises:
         RefusedError: If it is not there or damaged.
     """
     try:
-        table = pd.read_csv(path)
+        return pd.read_csv(path)
     except (OSError, ValueError, pd.errors.ParserError) as error:
         raise RefusedError(f"{path} cannot be read: {error}") from error
-    return table.fillna({label: "" for label in labels if label in table})
 
 
 def curves_table(spec: CurvesTable, view: View, labels: Mapping[str, str], parts: Mapping[str, pd.DataFrame]) -> str:

@@ -76,9 +76,9 @@ STYLES: dict[str, Style] = {
     "ppo_l2": Style("#009e73"),
     "cbp": Style("#0072b2"),
     "cbp_l2": Style("#0072b2", "--"),
-    "gxd_l2": Style("#d55e00"),
+    "gxd_l2": Style("#d55e00", "--"),
     "gxd_adaptation_l2": Style("#7b2d8b"),
-    "redo_l2": Style("#e69f00"),
+    "redo_l2": Style("#e69f00", "--"),
     "random": Style("#cc79a7", ":"),
 }
 
