@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.folder import RefusedError
+from benchmarks.running.folder import RefusedError
 
 if TYPE_CHECKING:
     import tensorflow_datasets as tfds

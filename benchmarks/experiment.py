@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 Scale = Literal["smoke", "default", "paper"]
 Label = str | float
 
-_NOT_DECIDING = ("out", "resume", "data_dir", "devices", "group", "distributed", "coordinator", "processes", "process")
+_NOT_DECIDING = ("out", "resume", "markdown", "data_dir", "devices", "group")
+_NOT_DECIDING += ("distributed", "coordinator", "processes", "process")
 """Settings that change no number, or only through the seeds that are computed together."""
 
 EVERY = "all"
@@ -41,6 +42,8 @@ class Options:
     """Folder of the results; by default results/PROBLEM."""
     resume: bool = False
     """Continue what an earlier call with the same options left in the folder."""
+    markdown: tuple[Path, ...] | None = None
+    """Compute nothing: print the tables of these folders of results, side by side, as Markdown for a README."""
     devices: int | None = None
     """Devices (of each process) to spread the seeds over; by default one per CPU core, or every accelerator."""
     distributed: bool = False
@@ -81,32 +84,50 @@ class TaskCarry(NamedTuple):
     Attributes:
         key: Raw key, from which everything random of a task is derived.
         task: Number of the next task.
-        learner: Parameters and state of the method, its keys among it.
+        training: Parameters and state of the method, its keys among it.
     """
 
     key: UInt32[Array, " words"]
     task: Int[Array, ""]
-    learner: TrainState
+    training: TrainState
+
+
+class View(NamedTuple):
+    """How the curves of a problem read, and what is shown of them.
+
+    Attributes:
+        axis: What the points count, the horizontal axis of the plots ("example", "task").
+        measure: The measure that is plotted and compared.
+        totals: Measures that the summary adds up over the points.
+        panels: Labels of which every combination gets its own panel in the plot.
+        higher_is_better: Which way the measure is good.
+        diagnostics: Measures that have a figure of their own.
+        share: The share of a run whose first and last the summary compares.
+        baseline: The method that the summary compares the others with, seed by seed.
+    """
+
+    axis: str
+    measure: str
+    totals: tuple[str, ...] = ("replaced",)
+    panels: tuple[str, ...] = ()
+    higher_is_better: bool = False
+    diagnostics: tuple[str, ...] = ()
+    share: Literal["tenth", "quarter"] = "tenth"
+    baseline: str = "backprop"
 
 
 class Experiment(NamedTuple):
-    """The runs of one call, and how their measures read.
+    """The runs of one call.
 
     Attributes:
         problem: Name of the problem.
         config: Every setting that decides the numbers, as JSON data.
         runs: What to run, in this order.
+        view: How their curves read.
         seeds: Seed numbers, int [S].
         group: Seeds that are computed together (see `runner.compile_chunk`), or None for all.
-        axis: What the points count, the horizontal axis of the plots ("example", "task").
-        ends: Where on that axis each point of the curves ends, int [N].
-        measure: The measure that is plotted and compared.
-        totals: Measures that the summary adds up over the points.
-        panels: Labels of which every combination gets its own panel in the plot.
+        ends: Where on the view's axis each point of the curves ends, int [N].
         devices: Devices that the seeds are spread over.
-        higher_is_better: Which way the measure is good.
-        diagnostics: Measures that are drawn beside it.
-        share: The share of a run whose first and last the summary compares.
         points: Points of the curves in a chunk, a divisor of N.
         data: Pytree of arrays that all runs and seeds share.
     """
@@ -114,17 +135,11 @@ class Experiment(NamedTuple):
     problem: str
     config: Mapping[str, Any]
     runs: list[Run]
+    view: View
     seeds: np.ndarray
     group: int | None
-    axis: str
     ends: np.ndarray
-    measure: str
-    totals: tuple[str, ...]
-    panels: tuple[str, ...]
     devices: list[jax.Device]
-    higher_is_better: bool = False
-    diagnostics: tuple[str, ...] = ()
-    share: Literal["tenth", "quarter"] = "tenth"
     points: int = 1
     data: Any = ()
 
@@ -132,11 +147,15 @@ class Experiment(NamedTuple):
 def fill_in(settings: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
     """Returns the settings with every None that the scale has a value for filled in.
 
+    Args:
+        settings: The settings given.
+        presets: Scale -> option -> value, or a function from the settings given to the value.
+
     Raises:
         ValueError: If a value is impossible.
     """
-    preset = presets[settings.scale]
-    filled = dataclasses.replace(settings, **{k: v for k, v in preset.items() if getattr(settings, k) is None})
+    preset = {k: v for k, v in presets[settings.scale].items() if getattr(settings, k) is None}
+    filled = dataclasses.replace(settings, **{k: v(settings) if callable(v) else v for k, v in preset.items()})
     check_options(filled)
     return filled
 

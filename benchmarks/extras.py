@@ -8,7 +8,7 @@ import importlib.util
 import io
 from types import ModuleType
 
-from benchmarks.folder import RefusedError
+from benchmarks.running.folder import RefusedError
 
 EXTRAS = {
     "PIL": "pillow",

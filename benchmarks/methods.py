@@ -85,15 +85,17 @@ class Method(NamedTuple):
     """A method: what is applied to the gradients, and what it asks of the network and the task loop.
 
     Attributes:
+        label: What tables and figures call it.
         build: Ingredients -> what is applied to the gradients.
         own: Hyper-parameters that are its own.
         readout: Readout of the sensitivities that it needs, or None.
         resets: Whether it replaces units.
-        hidden: False for a learner without hidden layers.
-        normalization: Of the network's hidden layers, a name of `learners.NORMALIZATIONS`.
+        hidden: False for a network without hidden layers.
+        normalization: Of the network's hidden layers, a name of `networks.layers.NORMALIZATIONS`.
         resets_head: Whether the output layer starts anew with every task.
     """
 
+    label: str
     build: Callable[[Ingredients], optax.GradientTransformation]
     own: tuple[str, ...] = ()
     readout: str | None = None
@@ -107,10 +109,10 @@ class Method(NamedTuple):
         return sum(gxd.reset_info(opt_state).totals.values()) if self.resets else jnp.int32(0)
 
     @property
-    def is_for_numbers(self) -> bool:
+    def supports_regression(self) -> bool:
         """Whether it can be used where one number is predicted, without batches and without a signal of the task."""
-        of_classes = self.readout in ("predicted", "target", "fisher")
-        return not of_classes and self.normalization == "none" and not self.resets_head and "dropout" not in self.own
+        of_batches_or_tasks = self.normalization != "none" or self.resets_head or "dropout" in self.own
+        return not gxd.readouts.readout_of(self.readout).needs_classes and not of_batches_or_tasks
 
 
 def _backprop(given: Ingredients) -> optax.GradientTransformation:
@@ -158,10 +160,10 @@ def _continual_backprop(given: Ingredients, utility: str | gxd.utilities.Utility
     return gxd.chain(given.optimizer, resets)
 
 
-def _cbp(utility: str, readout: str | None = None) -> Method:
+def _cbp(label: str, utility: str, readout: str | None = None) -> Method:
     """Returns continual backprop with one of its utilities."""
     build = functools.partial(_continual_backprop, utility=utility)
-    return Method(build, own=("replacement_rate",), readout=readout, resets=True)
+    return Method(label, build, own=("replacement_rate",), readout=readout, resets=True)
 
 
 def _gxd_adaptation(given: Ingredients, scale: Literal["mean", "rank"]) -> optax.GradientTransformation:
@@ -170,9 +172,9 @@ def _gxd_adaptation(given: Ingredients, scale: Literal["mean", "rank"]) -> optax
     return _continual_backprop(given, utility)
 
 
-def _combined(scale: Literal["mean", "rank"]) -> Method:
+def _combined(label: str, scale: Literal["mean", "rank"]) -> Method:
     build = functools.partial(_gxd_adaptation, scale=scale)
-    return Method(build, own=("replacement_rate", "cost_weight"), readout="logits", resets=True)
+    return Method(label, build, own=("replacement_rate", "cost_weight"), readout="logits", resets=True)
 
 
 def _redo(given: Ingredients) -> optax.GradientTransformation:
@@ -200,38 +202,42 @@ OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {"sgd":
 """Optimizers underneath the methods: step size -> optimizer."""
 
 METHODS: dict[str, Method] = {
-    "linear": Method(_backprop, hidden=False),
-    "backprop": Method(_backprop),
-    "l2": Method(_l2, own=("l2",)),
-    "shrink_and_perturb": Method(_shrink_and_perturb, own=("perturb_l2", "noise_std")),
-    "l2_init": Method(_l2_init, own=("l2_init",)),
-    "spectral_regularization": Method(_spectral_regularization, own=("spectral_strength",)),
-    "weight_clipping": Method(_weight_clipping, own=("clip",)),
-    "utility_gated_noise": Method(_utility_gated_noise, own=("gated_noise_std",)),
-    "dropout": Method(_backprop, own=("dropout",)),
-    "layer_norm": Method(_backprop, normalization="layer"),
-    "batch_norm": Method(_backprop, normalization="batch"),
-    "head_reset": Method(_backprop, resets_head=True),
-    "redo": Method(_redo, own=("dormancy_tau",), resets=True),
-    "regrama": Method(_regrama, own=("dormancy_tau",), readout="loss", resets=True),
-    "self_normalized_resets": Method(_self_normalized_resets, own=("rejection",), resets=True),
-    "selective_weight_reinitialization": Method(_selective_weight_reinitialization, own=("weight_rate",), resets=True),
-    "cbp_contribution": _cbp("contribution"),
-    "cbp_mean_corrected_contribution": _cbp("mean_corrected_contribution"),
-    "cbp_adaptable_contribution": _cbp("adaptable_contribution"),
-    "cbp_weight": _cbp("weight"),
-    "cbp_adaptation": _cbp("adaptation"),
-    "cbp_activation": _cbp("activation"),
-    "cbp_gradient": _cbp("gradient", readout="loss"),
-    "cbp_random": _cbp("random"),
-    "gxd": _cbp("gxd", readout="logits"),
-    "gxd_exact": _cbp("gxd", readout="logits_exact"),
-    "gxd_predicted": _cbp("gxd", readout="predicted"),
-    "gxd_target": _cbp("gxd", readout="target"),
-    "gxd_fisher": _cbp("gxd", readout="fisher"),
-    "gxd_loss": _cbp("gxd", readout="loss"),
-    "gxd_adaptation": _combined("mean"),
-    "gxd_adaptation_rank": _combined("rank"),
+    "linear": Method("linear learner (no activation)", _backprop, hidden=False),
+    "backprop": Method("backprop", _backprop),
+    "l2": Method("L2", _l2, own=("l2",)),
+    "shrink_and_perturb": Method("shrink-and-perturb", _shrink_and_perturb, own=("perturb_l2", "noise_std")),
+    "l2_init": Method("L2-init", _l2_init, own=("l2_init",)),
+    "spectral_regularization": Method("spectral regularisation", _spectral_regularization, own=("spectral_strength",)),
+    "weight_clipping": Method("weight clipping", _weight_clipping, own=("clip",)),
+    "utility_gated_noise": Method("UPGD", _utility_gated_noise, own=("gated_noise_std",)),
+    "dropout": Method("dropout", _backprop, own=("dropout",)),
+    "layer_norm": Method("layer norm", _backprop, normalization="layer"),
+    "batch_norm": Method("batch norm", _backprop, normalization="batch"),
+    "head_reset": Method("head reset", _backprop, resets_head=True),
+    "redo": Method("ReDo", _redo, own=("dormancy_tau",), resets=True),
+    "regrama": Method("ReGraMa", _regrama, own=("dormancy_tau",), readout="loss", resets=True),
+    "self_normalized_resets": Method(
+        "self-normalised resets", _self_normalized_resets, own=("rejection",), resets=True
+    ),
+    "selective_weight_reinitialization": Method(
+        "selective weight re-initialisation", _selective_weight_reinitialization, own=("weight_rate",), resets=True
+    ),
+    "cbp_contribution": _cbp("CBP, `contribution`", "contribution"),
+    "cbp_mean_corrected_contribution": _cbp("CBP, `mean_corrected_contribution`", "mean_corrected_contribution"),
+    "cbp_adaptable_contribution": _cbp("CBP, `adaptable_contribution`", "adaptable_contribution"),
+    "cbp_weight": _cbp("CBP, `weight`", "weight"),
+    "cbp_adaptation": _cbp("CBP, `adaptation`", "adaptation"),
+    "cbp_activation": _cbp("CBP, `activation`", "activation"),
+    "cbp_gradient": _cbp("CBP, `gradient`", "gradient", readout="loss"),
+    "cbp_random": _cbp("CBP, `random`", "random"),
+    "gxd": _cbp("CBP, `gxd`", "gxd", readout="logits"),
+    "gxd_exact": _cbp("CBP, `gxd`, `logits_exact`", "gxd", readout="logits_exact"),
+    "gxd_predicted": _cbp("CBP, `gxd`, `predicted`", "gxd", readout="predicted"),
+    "gxd_target": _cbp("CBP, `gxd`, `target`", "gxd", readout="target"),
+    "gxd_fisher": _cbp("CBP, `gxd`, `fisher`", "gxd", readout="fisher"),
+    "gxd_loss": _cbp("CBP, `gxd`, `loss`", "gxd", readout="loss"),
+    "gxd_adaptation": _combined("CBP, `gxd` and `adaptation` combined", "mean"),
+    "gxd_adaptation_rank": _combined("CBP, `gxd` and `adaptation` by ranks", "rank"),
 }
 
 

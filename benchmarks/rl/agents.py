@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 import gxd_jax as gxd
-from benchmarks import learners
+from benchmarks.networks import mlp
+from benchmarks.networks.layers import OUTPUT
 from benchmarks.rl.environment import Spaces
 
 if TYPE_CHECKING:
@@ -115,12 +116,12 @@ def make_agent(spaces: Spaces, hidden: Sequence[int], gain: float) -> Agent:
     continuous = spaces.actions == "continuous"
     outputs = {POLICY: spaces.action_size, VALUE: 1}
     sizes = {name: (spaces.observation_size, *hidden, size) for name, size in outputs.items()}
-    run = {name: learners.make_apply(sizes[name], _ACTIVATION, scope=f"{name}/") for name in sizes}
+    run = {name: mlp.make_apply(sizes[name], _ACTIVATION, scope=f"{name}/") for name in sizes}
 
     def init(key: PRNGKeyArray) -> dict[str, Any]:
         keys = jax.random.split(key, len(sizes))
         params: dict[str, Any] = {
-            name: learners.init(net_key, sizes[name], _ACTIVATION, gain=gain)
+            name: mlp.init(net_key, sizes[name], _ACTIVATION, gain=gain)
             for name, net_key in zip(sizes, keys, strict=True)
         }
         return params | ({LOG_STD: jnp.zeros(spaces.action_size)} if continuous else {})
@@ -133,9 +134,7 @@ def make_agent(spaces: Spaces, hidden: Sequence[int], gain: float) -> Agent:
 
     shapes = jax.eval_shape(init, jax.random.key(0))
     units = {
-        name: gxd.sequential_units(
-            shapes, [(name, layer) for layer in (*learners.hidden_names(sizes[name]), learners.OUTPUT)]
-        )
+        name: gxd.sequential_units(shapes, [(name, layer) for layer in (*mlp.hidden_names(sizes[name]), OUTPUT)])
         for name in sizes
     }
     return Agent(init, apply, [*units[POLICY], *units[VALUE]], units[POLICY], DISTRIBUTIONS[spaces.actions])

@@ -1,4 +1,4 @@
-"""What the experiments on control share: options, and the learner that a method's row stands for."""
+"""What the experiments on control share: options, and PPO with what a method's row stands for."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 import gxd_jax as gxd
 from benchmarks import methods
-from benchmarks.experiment import Options
+from benchmarks.experiment import Options, View
+from benchmarks.learner import make_learner
+from benchmarks.networks.layers import Network
 from benchmarks.rl import ppo
 from benchmarks.rl.agents import Agent, make_agent
 from benchmarks.rl.collecting import Act, Trajectory
@@ -21,7 +22,7 @@ from benchmarks.rl.methods import METHODS, ControlMethod
 from gxd_jax.training import TrainState
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, PRNGKeyArray
+    from jaxtyping import Array, Float, PRNGKeyArray
 
 DIAGNOSTICS = ("dead", "stable_rank", "weight_magnitude")
 
@@ -82,8 +83,8 @@ def check_control(settings: ControlOptions) -> None:
             raise ValueError(f"{name} must lie between 0 and 1, got {getattr(settings, name)}")
 
 
-class Learner(NamedTuple):
-    """A method on an environment.
+class PPO(NamedTuple):
+    """PPO with a method, on an environment.
 
     Attributes:
         start: Key -> training state.
@@ -100,8 +101,8 @@ class Learner(NamedTuple):
     replaced: Callable[[TrainState], jax.Array]
 
 
-def make_learner(spaces: Spaces, method: ControlMethod, setting: methods.Setting, settings: ControlOptions) -> Learner:
-    """Returns what a method's row stands for on an environment.
+def make_ppo(spaces: Spaces, method: ControlMethod, setting: methods.Setting, settings: ControlOptions) -> PPO:
+    """Returns PPO with what a method's row stands for.
 
     Args:
         spaces: What the environment's agents see and do.
@@ -113,18 +114,17 @@ def make_learner(spaces: Spaces, method: ControlMethod, setting: methods.Setting
     given = ppo.Hyperparameters(
         **{field.name: getattr(settings, field.name) for field in dataclasses.fields(ppo.Hyperparameters)}
     )
-    base = method.optimizer(settings.step_size, setting)
-
-    def transform(key: PRNGKeyArray | int) -> optax.GradientTransformation:
-        return method.method.build(methods.Ingredients(base, agent.units, setting, settings, key))
-
-    loss = ppo.make_loss(agent.distribution, given)
-    observe = gxd.observe(agent.apply, loss, agent.units, readout=method.method.readout)
-    step = gxd.training.make_train_step(observe, transform(0))  # the keys of a seed are in its state
+    learner = make_learner(
+        Network(agent.init, agent.apply, agent.units),
+        ppo.make_loss(agent.distribution, given),
+        method.method,
+        setting,
+        settings,
+        method.optimizer(settings.step_size, setting),
+    )
 
     def start(key: PRNGKeyArray) -> TrainState:
-        params_key, method_key, step_key = jax.random.split(key, 3)
-        return gxd.training.init(agent.init(params_key), transform(method_key), step_key)
+        return learner.start(*jax.random.split(key, 3))
 
     def policy(params: Any) -> Act:
         def act(key: PRNGKeyArray, observations: Float[Array, "N O"]) -> Array:
@@ -136,12 +136,9 @@ def make_learner(spaces: Spaces, method: ControlMethod, setting: methods.Setting
         return act
 
     def update(state: TrainState, seen: Trajectory, key: PRNGKeyArray) -> TrainState:
-        return ppo.update(agent, step, state, seen, key, given)[0] if method.learns else state
+        return ppo.update(agent, learner.step, state, seen, key, given)[0] if method.learns else state
 
-    def replaced(state: TrainState) -> Int[Array, ""]:
-        return method.method.total_replaced(state.opt_state)
-
-    return Learner(start, policy, update, lambda params, x: diagnose(agent, params, x), replaced)
+    return PPO(start, policy, update, lambda params, x: diagnose(agent, params, x), learner.replaced)
 
 
 def diagnose(agent: Agent, params: Any, observations: Float[Array, "B O"]) -> dict[str, Float[Array, ""]]:
@@ -153,6 +150,23 @@ def diagnose(agent: Agent, params: Any, observations: Float[Array, "B O"]) -> di
         "stable_rank": gxd.metrics.stable_rank(features[agent.policy_units[-1].name]),
         "weight_magnitude": gxd.metrics.mean_weight_magnitude(params),
     }
+
+
+def view(axis: str, *more: str) -> View:
+    """Returns how the curves of control read.
+
+    Args:
+        axis: What the points count.
+        *more: Diagnostics of the problem's own.
+    """
+    return View(
+        axis,
+        "return",
+        higher_is_better=True,
+        diagnostics=(*DIAGNOSTICS, *more),
+        share="quarter",
+        baseline="ppo",
+    )
 
 
 def rows_of(settings: ControlOptions) -> Iterator[tuple[dict[str, str], ControlMethod, methods.Setting]]:

@@ -17,6 +17,7 @@ class ControlMethod(NamedTuple):
     """A method of control.
 
     Attributes:
+        label: What tables and figures call it.
         method: What resets units, with all hyper-parameters of its own.
         betas: Decays of Adam's moments.
         decay: Name of its weight decay among the hyper-parameters, or None.
@@ -24,6 +25,7 @@ class ControlMethod(NamedTuple):
         learns: Whether it learns; else it acts by chance.
     """
 
+    label: str
     method: methods.Method
     betas: tuple[float, float] = _TUNED
     decay: str | None = None
@@ -36,25 +38,25 @@ class ControlMethod(NamedTuple):
         return adam if self.decay is None else optax.chain(optax.add_decayed_weights(setting[self.decay]), adam)
 
 
-def _row(name: str, decay: str | None = None) -> ControlMethod:
+def _row(label: str, name: str, decay: str | None = None) -> ControlMethod:
     method = methods.METHODS[name]
     own = method.own if decay is None else (decay, *method.own)
-    return ControlMethod(method._replace(own=own), decay=decay)
+    return ControlMethod(label, method._replace(own=own), decay=decay)
 
 
 _PLAIN = methods.METHODS["backprop"]
 
 METHODS: dict[str, ControlMethod] = {
-    "fresh": ControlMethod(_PLAIN, _STANDARD, fresh=True),
-    "ppo": ControlMethod(_PLAIN, _STANDARD),
-    "ppo_betas": ControlMethod(_PLAIN),
-    "ppo_l2": _row("backprop", decay="l2"),
-    "cbp": _row("cbp_contribution"),
-    "cbp_l2": _row("cbp_contribution", decay="reset_l2"),
-    "gxd": _row("gxd"),
-    "gxd_l2": _row("gxd", decay="reset_l2"),
-    "gxd_adaptation_l2": _row("gxd_adaptation", decay="reset_l2"),
-    "redo": _row("redo"),
-    "redo_l2": _row("redo", decay="reset_l2"),
-    "random": ControlMethod(_PLAIN, learns=False),
+    "fresh": ControlMethod("fresh networks with every task", _PLAIN, _STANDARD, fresh=True),
+    "ppo": ControlMethod("PPO", _PLAIN, _STANDARD),
+    "ppo_betas": ControlMethod("PPO, betas .99", _PLAIN),
+    "ppo_l2": _row("PPO + L2", "backprop", decay="l2"),
+    "cbp": _row("CBP, `contribution`", "cbp_contribution"),
+    "cbp_l2": _row("CBP + L2", "cbp_contribution", decay="reset_l2"),
+    "gxd": _row("GXD", "gxd"),
+    "gxd_l2": _row("GXD + L2", "gxd", decay="reset_l2"),
+    "gxd_adaptation_l2": _row("GXD with `adaptation` + L2", "gxd_adaptation", decay="reset_l2"),
+    "redo": _row("ReDo", "redo"),
+    "redo_l2": _row("ReDo + L2", "redo", decay="reset_l2"),
+    "random": ControlMethod("random actions", _PLAIN, learns=False),
 }

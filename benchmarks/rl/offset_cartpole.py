@@ -15,18 +15,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import methods
-from benchmarks.experiment import Experiment, Run, TaskCarry, config_of, devices_for, fill_in, seed_numbers
+from benchmarks.experiment import Experiment, Run, TaskCarry, config_of, devices_for, seed_numbers
+from benchmarks.problem import Problem
 from benchmarks.rl import cartpole, control
 from benchmarks.rl.cartpole import CARTPOLE
 from benchmarks.rl.collecting import Returns, Workers, collect, start_workers
 from benchmarks.rl.environment import Schedule
 from benchmarks.rl.methods import METHODS, ControlMethod
+from benchmarks.showing.markdown import Column, CurvesTable, first_and_last
 from gxd_jax.training import TrainState
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
-NAME = "offset-cartpole"
+_NAME = "offset-cartpole"
+_VIEW = control.view("task")
 
 _PROBE_SIZE = 256
 
@@ -72,7 +75,7 @@ _ALL = {
     "reset_period": 1000,
     "task_steps": 30_720,
 }
-SCALES: dict[str, dict[str, Any]] = {
+_SCALES: dict[str, dict[str, Any]] = {
     "smoke": {**_ALL, "seeds": 2, "tasks": 2, "task_steps": 8_192},
     "default": {**_ALL, "seeds": 6, "tasks": 40},
     "paper": {**_ALL, "seeds": 30, "tasks": 100},
@@ -80,12 +83,11 @@ SCALES: dict[str, dict[str, Any]] = {
 
 
 def make_experiment(settings: Settings) -> Experiment:
-    """Returns the experiment that the settings describe.
+    """Returns the experiment that the settings, with every value filled in, describe.
 
     Raises:
         ValueError: If the settings do not fit together.
     """
-    settings = fill_in(settings, SCALES)
     control.check_control(settings)
     shortest = 2 * settings.workers * cartpole.TIME_LIMIT
     if settings.task_steps % (2 * settings.batch) or settings.task_steps < shortest:
@@ -94,20 +96,14 @@ def make_experiment(settings: Settings) -> Experiment:
             f"every worker ends an episode in each half, got {settings.task_steps}"
         )
     return Experiment(
-        problem=NAME,
-        config=config_of(NAME, settings),
+        problem=_NAME,
+        config=config_of(_NAME, settings),
         runs=[make_run(settings, *row) for row in control.rows_of(settings)],
+        view=_VIEW,
         seeds=seed_numbers(settings),
         group=settings.group,
-        axis="task",
         ends=np.arange(1, settings.tasks + 1),
-        measure="return",
-        totals=("replaced",),
-        panels=(),
         devices=devices_for(settings.seeds, settings.devices),
-        higher_is_better=True,
-        diagnostics=control.DIAGNOSTICS,
-        share="quarter",
     )
 
 
@@ -140,34 +136,56 @@ def make_run(settings: Settings, labels: dict[str, str], method: ControlMethod, 
         method: The method.
         setting: Values of the method's own hyper-parameters.
     """
-    learner = control.make_learner(CARTPOLE.spaces, method, setting, settings)
+    ppo = control.make_ppo(CARTPOLE.spaces, method, setting, settings)
     steps, updates = settings.batch // settings.workers, settings.task_steps // settings.batch
 
     def start(seed: Int[Array, ""], data: Any) -> TaskCarry:
         del data
         key, first = jax.random.key_data(jax.random.key(seed)), jnp.int32(0)
-        return TaskCarry(key, first, learner.start(task_keys(key, first).agent))
+        return TaskCarry(key, first, ppo.start(task_keys(key, first).agent))
 
     def chunk(carry: TaskCarry, data: Any) -> tuple[TaskCarry, dict[str, Array]]:
         del data
         keys = task_keys(carry.key, carry.task)
         offset = draw_offset(keys.offset, settings.offset_std)
         schedule = Schedule(offset[None])
-        state = learner.start(keys.agent) if method.fresh else carry.learner
-        found = learner.diagnose(state.params, cartpole.probe(keys.probe, offset, _PROBE_SIZE))
+        state = ppo.start(keys.agent) if method.fresh else carry.training
+        found = ppo.diagnose(state.params, cartpole.probe(keys.probe, offset, _PROBE_SIZE))
 
         def learn(carry: tuple[TrainState, Workers], key: PRNGKeyArray) -> tuple[tuple[TrainState, Workers], Returns]:
             state, workers = carry
             collect_key, update_key = jax.random.split(key)
-            act = learner.policy(state.params)
+            act = ppo.policy(state.params)
             workers, seen, returns = collect(CARTPOLE, act, schedule, workers, collect_key, steps)
-            return (learner.update(state, seen, update_key), workers), returns
+            return (ppo.update(state, seen, update_key), workers), returns
 
         workers = start_workers(CARTPOLE, schedule, keys.workers, settings.workers)
         (end, _), returns = jax.lax.scan(learn, (state, workers), jax.random.split(keys.updates, updates))
         second_half = jax.tree.map(lambda values: values[updates // 2 :], returns)
-        replaced = learner.replaced(end) - learner.replaced(state)
+        replaced = ppo.replaced(end) - ppo.replaced(state)
         measures = {"return": second_half.mean, "replaced": replaced} | found
         return TaskCarry(carry.key, carry.task + 1, end), measures
 
     return Run(labels, start, chunk)
+
+
+PROBLEM = Problem(
+    _NAME,
+    Settings,
+    _SCALES,
+    make_experiment,
+    _VIEW,
+    {
+        "main": CurvesTable(
+            (
+                *first_and_last("quarter", ".0f"),
+                Column("rest", "all but the first quarter", ".0f"),
+                Column("dead_last", "dead units", ".2f", error=False),
+                Column("stable_rank_last", "stable rank, policy", ".2f", error=False),
+                Column("weight_magnitude_last", "mean weight", error=False),
+                Column("replaced", "units replaced", ",.0f", error=False),
+            )
+        )
+    },
+    METHODS,
+)

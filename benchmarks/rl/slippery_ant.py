@@ -1,36 +1,27 @@
 """Ant and slippery ant ([N], Methods): PPO on an ant whose friction changes now and then, without a signal.
 
-On MuJoCo in C a loop of NumPy collects for all seeds, and two compiled programs act and learn; on MJX everything is one
-compiled program. Both see the same model, observations, schedules and initial weights.
+`slippery_runs` has the runs with either simulator.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import extras, methods
-from benchmarks.experiment import Experiment, Run, config_of, devices_for, fill_in, seed_numbers
-from benchmarks.rl import ant, ant_c, ant_mjx, control
-from benchmarks.rl.collecting import Returns, Trajectory, collect, start_workers
-from benchmarks.rl.environment import NEVER, Schedule
-from benchmarks.rl.methods import METHODS, ControlMethod
-from gxd_jax.training import TrainState
+from benchmarks import extras
+from benchmarks.experiment import Experiment, config_of, devices_for, seed_numbers
+from benchmarks.problem import Problem
+from benchmarks.rl import ant, control, slippery_runs
+from benchmarks.rl.methods import METHODS
+from benchmarks.showing.markdown import Column, CurvesTable, first_and_last
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
-
-NAME = "slippery-ant"
+_NAME = "slippery-ant"
+_VIEW = control.view("step", "friction")
 
 _METHODS = tuple(name for name, method in METHODS.items() if not method.fresh)
-_PROBE_SIZE = 256
-_CONSTANT_FRICTION = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +56,7 @@ _REFERENCE = {
     "reset_period": 100,
 }
 """What the public code of [N] has."""
-SCALES: dict[str, dict[str, Any]] = {
+_SCALES: dict[str, dict[str, Any]] = {
     "smoke": {
         **_REFERENCE,
         "method": ("cbp_l2",),
@@ -98,24 +89,20 @@ SCALES: dict[str, dict[str, Any]] = {
         "seeds": 30,
         "workers": 1,
         "batch": 2048,
-        "steps": 20_070_400,
+        "steps": lambda given: 50_073_600 if given.constant_friction else 20_070_400,
         "bin": 102_400,
         "period": 2_000_000,
     },
 }
-_CONSTANT_PAPER_STEPS = 50_073_600
 
 
 def make_experiment(settings: Settings) -> Experiment:
-    """Returns the experiment that the settings describe.
+    """Returns the experiment that the settings, with every value filled in, describe.
 
     Raises:
         ValueError: If the settings do not fit together.
         RefusedError: If MuJoCo is missing.
     """
-    if settings.constant_friction and settings.scale == "paper" and settings.steps is None:
-        settings = dataclasses.replace(settings, steps=_CONSTANT_PAPER_STEPS)
-    settings = fill_in(settings, SCALES)
     if settings.backend is None:
         backend = "c" if jax.default_backend() == "cpu" else "mjx"
         settings = dataclasses.replace(settings, backend=backend)
@@ -130,218 +117,34 @@ def make_experiment(settings: Settings) -> Experiment:
         raise ValueError(f"steps must be a multiple of bin, got {settings.steps} and {settings.bin}")
     if settings.period < settings.workers:
         raise ValueError(f"period must be at least the {settings.workers} workers, got {settings.period}")
-    make_run = BACKENDS[settings.backend](settings)
+    make_run = slippery_runs.BACKENDS[settings.backend](settings)
     return Experiment(
-        problem=NAME,
-        config=config_of(NAME, settings) | {"mujoco": extras.require_mujoco().__version__},
+        problem=_NAME,
+        config=config_of(_NAME, settings) | {"mujoco": extras.require_mujoco().__version__},
         runs=[make_run(*row) for row in control.rows_of(settings)],
+        view=_VIEW,
         seeds=seed_numbers(settings),
         group=settings.group,
-        axis="step",
         ends=np.arange(settings.bin, settings.steps + 1, settings.bin),
-        measure="return",
-        totals=("replaced",),
-        panels=(),
         devices=devices_for(settings.seeds, settings.devices),
-        higher_is_better=True,
-        diagnostics=(*control.DIAGNOSTICS, "friction"),
-        share="quarter",
     )
 
 
-class Carry(NamedTuple):
-    """What one seed's run carries from bin to bin.
-
-    Attributes:
-        key: Raw key, from which everything random of the seed is derived.
-        batches: Batches so far.
-        going: Whether everything was finite so far; else the seed has stopped and the learner stays what it was.
-        learner: Parameters and state of the method.
-        workers: Where its ants are.
-    """
-
-    key: UInt32[Array, " words"]
-    batches: Int[Array, ""]
-    going: Bool[Array, ""]
-    learner: TrainState
-    workers: Any
-
-
-class SeedKeys(NamedTuple):
-    """Keys of what is random in a seed's run."""
-
-    agent: PRNGKeyArray
-    probe: PRNGKeyArray
-    frictions: PRNGKeyArray
-    workers: PRNGKeyArray
-    batches: PRNGKeyArray
-
-
-class BatchKeys(NamedTuple):
-    """Keys of what is random in a batch."""
-
-    collect: PRNGKeyArray
-    update: PRNGKeyArray
-
-
-def seed_keys(key: UInt32[Array, " words"]) -> SeedKeys:
-    """Returns the keys of a seed."""
-    return SeedKeys(*jax.random.split(jax.random.wrap_key_data(key), len(SeedKeys._fields)))
-
-
-def batch_keys(carry: Carry) -> BatchKeys:
-    """Returns the keys of the carry's next batch."""
-    return BatchKeys(*jax.random.split(jax.random.fold_in(seed_keys(carry.key).batches, carry.batches)))
-
-
-def frictions_of(settings: Settings, key: UInt32[Array, " words"]) -> Float[Array, " C"]:
-    """Returns the frictions of a seed, one after the other; all methods see the same."""
-    if settings.constant_friction:
-        return jnp.full(1, _CONSTANT_FRICTION)
-    return ant.draw_frictions(seed_keys(key).frictions, settings.steps // settings.period + 1)
-
-
-def worker_period(settings: Settings) -> int:
-    """Returns the steps after which one of a seed's workers gets its next friction."""
-    return NEVER if settings.constant_friction else settings.period // settings.workers
-
-
-class Program(NamedTuple):
-    """What both backends share: pure functions of one seed.
-
-    Attributes:
-        start: Seed's number -> carry, with no workers yet.
-        learn: (carry, batch) -> carry.
-        measure: (carry before a bin, after it, returns of its batches, friction) -> measures of the bin.
-        learner: The method.
-    """
-
-    start: Callable[[jax.Array], Carry]
-    learn: Callable[[Carry, Trajectory], Carry]
-    measure: Callable[[Carry, Carry, Returns, jax.Array], dict[str, jax.Array]]
-    learner: control.Learner
-
-
-def make_program(settings: Settings, method: ControlMethod, setting: methods.Setting) -> Program:
-    """Returns the parts of a run that do not depend on the simulator."""
-    learner = control.make_learner(ant.SPACES, method, setting, settings)
-
-    def start(seed: Int[Array, ""]) -> Carry:
-        key = jax.random.key_data(jax.random.key(seed))
-        return Carry(key, jnp.int32(0), jnp.array(True), learner.start(seed_keys(key).agent), ())
-
-    def learn(carry: Carry, seen: Trajectory) -> Carry:
-        going = carry.going & ant.is_finite((seen.observations, seen.next_observations, seen.rewards))
-        learned = learner.update(carry.learner, seen, batch_keys(carry).update)
-        state = jax.tree.map(lambda new, old: jnp.where(going, new, old), learned, carry.learner)
-        return carry._replace(batches=carry.batches + 1, going=going, learner=state)
-
-    def measure(
-        before: Carry, after: Carry, returns: Returns, friction: Float[Array, " workers"]
-    ) -> dict[str, Float[Array, ""]]:
-        probe = ant.probe(seed_keys(after.key).probe, _PROBE_SIZE)
-        return {
-            "return": jnp.where(after.going, returns.mean, jnp.nan),
-            "replaced": learner.replaced(after.learner) - learner.replaced(before.learner),
-            "friction": friction.mean(),
-            **learner.diagnose(after.learner.params, probe),
-        }
-
-    return Program(start, learn, measure, learner)
-
-
-MakeRun = Callable[[dict[str, str], ControlMethod, methods.Setting], Run]
-
-
-def _on_mjx(settings: Settings) -> MakeRun:
-    """Returns what makes runs that are one compiled program; the runner maps it over the seeds."""
-    environment = ant_mjx.make_environment()
-    steps, batches = settings.batch // settings.workers, settings.bin // settings.batch
-
-    def schedule_of(carry: Carry) -> Schedule:
-        return Schedule(frictions_of(settings, carry.key), worker_period(settings))
-
-    def make_run(labels: dict[str, str], method: ControlMethod, setting: methods.Setting) -> Run:
-        program = make_program(settings, method, setting)
-
-        def start(seed: Int[Array, ""], data: Any) -> Carry:
-            del data
-            carry = program.start(seed)
-            key = seed_keys(carry.key).workers
-            return carry._replace(workers=start_workers(environment, schedule_of(carry), key, settings.workers))
-
-        def chunk(carry: Carry, data: Any) -> tuple[Carry, dict[str, Array]]:
-            del data
-            schedule = schedule_of(carry)
-
-            def batch(carry: Carry, _: None) -> tuple[Carry, Returns]:
-                act, key = program.learner.policy(carry.learner.params), batch_keys(carry).collect
-                workers, seen, returns = collect(environment, act, schedule, carry.workers, key, steps)
-                return program.learn(carry, seen)._replace(workers=workers), returns
-
-            end, returns = jax.lax.scan(batch, carry, length=batches)
-            friction = jax.vmap(schedule.params)(end.workers.clocks)
-            return end, program.measure(carry, end, returns, friction)
-
-        return Run(labels, start, chunk)
-
-    return make_run
-
-
-def _on_c(settings: Settings) -> MakeRun:
-    """Returns what makes runs of all seeds at once, whose ants are stepped together."""
-    physics = ant_c.Physics(settings.seeds * settings.workers)
-    steps, batches = settings.batch // settings.workers, settings.bin // settings.batch
-
-    def make_run(labels: dict[str, str], method: ControlMethod, setting: methods.Setting) -> Run:
-        program = make_program(settings, method, setting)
-        measure = jax.jit(jax.vmap(program.measure))
-        # One seed after the other, each on all cores: XLA is slower at the products of many small matrices on CPU.
-        learn = jax.jit(lambda carry, seen: jax.lax.map(lambda both: program.learn(*both), (carry, seen)))
-
-        @jax.jit
-        @jax.vmap
-        def begin(seed: Int[Array, ""]) -> tuple[Carry, ant.Body]:
-            carry = program.start(seed)
-            keys = jax.random.split(seed_keys(carry.key).workers, settings.workers)
-            return carry, jax.vmap(ant.draw_start)(keys)
-
-        @jax.jit
-        @jax.vmap
-        def draw(carry: Carry) -> tuple[PRNGKeyArray, ant.Body]:
-            """Draws a batch's key of actions, and where new episodes would begin."""
-            act_key, start_key = jax.random.split(batch_keys(carry).collect)
-            keys = jax.random.split(start_key, (steps, settings.workers))
-            return act_key, jax.vmap(jax.vmap(ant.draw_start))(keys)
-
-        @jax.jit
-        @functools.partial(jax.vmap, in_axes=(0, 0, 0, None))
-        def act(params: Any, key: PRNGKeyArray, observations: Float[Array, "N 111"], number: Int[Array, ""]) -> Array:
-            return program.learner.policy(params)(jax.random.fold_in(key, number), observations)
-
-        def start(seeds: Int[Array, " S"], data: Any) -> Carry:
-            del data
-            carry, bodies = begin(seeds)
-            return carry._replace(workers=ant_c.start_herd(bodies))
-
-        def chunk(carry: Carry, data: Any) -> tuple[Carry, dict[str, Array]]:
-            del data
-            before, herd, all_returns = carry._replace(workers=()), carry.workers, []
-            after, frictions = before, np.asarray(jax.vmap(lambda key: frictions_of(settings, key))(carry.key))
-            for _ in range(batches):
-                keys, starts = draw(after)
-                policy = functools.partial(act, after.learner.params, keys)
-                herd, seen, returns = ant_c.collect(physics, policy, starts, frictions, worker_period(settings), herd)
-                after = learn(after, seen)
-                all_returns.append(returns)
-            returns = Returns(*(np.concatenate(values, axis=1) for values in zip(*all_returns, strict=True)))
-            measures = measure(before, after, returns, ant_c.frictions_now(frictions, herd))
-            return after._replace(workers=herd), measures
-
-        return Run(labels, start, chunk, mapped=False)
-
-    return make_run
-
-
-BACKENDS: dict[str, Callable[[Settings], MakeRun]] = {"c": _on_c, "mjx": _on_mjx}
-"""Backend -> settings -> what makes the run of a method."""
+PROBLEM = Problem(
+    _NAME,
+    Settings,
+    _SCALES,
+    make_experiment,
+    _VIEW,
+    {
+        "main": CurvesTable(
+            (
+                *first_and_last("quarter", ".0f"),
+                Column("dead_last", "dead units, last quarter", ".2f", error=False),
+                Column("weight_magnitude_last", "mean weight", error=False),
+                Column("replaced", "units replaced", ",.0f", error=False),
+            )
+        )
+    },
+    METHODS,
+)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import runner
+from benchmarks.running import runner
 
 
 class StopError(Exception):

@@ -5,12 +5,16 @@ import json
 
 import pytest
 
-from benchmarks import commands, continual_imagenet, datasets, folder, permuted_mnist, reset_cost
-from benchmarks import slowly_changing_regression as regression
-from benchmarks.experiment import fill_in, seed_numbers
-from benchmarks.rl import offset_cartpole, slippery_ant
+from benchmarks import commands, datasets
+from benchmarks.experiment import seed_numbers
+from benchmarks.problems import continual_imagenet
+from benchmarks.problems import slowly_changing_regression as regression
+from benchmarks.reset_cost import settings as reset_cost
+from benchmarks.rl import slippery_ant
+from benchmarks.running import folder
 
-PROBLEMS = (regression, continual_imagenet, permuted_mnist, offset_cartpole, slippery_ant, reset_cost)
+SCALES = {problem.name: (problem.settings, problem.scales) for problem in commands.PROBLEMS}
+SCALES |= {reset_cost.NAME: (reset_cost.Settings, reset_cost.SCALES)}
 
 
 @pytest.mark.parametrize(
@@ -50,10 +54,10 @@ def test_impossible_options_are_refused_in_one_line(arguments, message):
 
 
 def test_seeds_may_end_at_the_last_one():
-    settings = fill_in(regression.Settings(first_seed=2**31 - 4, seeds=4), regression.SCALES)
+    settings = regression.PROBLEM.fill_in(regression.Settings(first_seed=2**31 - 4, seeds=4))
     assert list(seed_numbers(settings)) == [2**31 - 4, 2**31 - 3, 2**31 - 2, 2**31 - 1]
     with pytest.raises(ValueError, match="first_seed must lie between 0 and 2147483618"):
-        fill_in(dataclasses.replace(settings, seeds=None), regression.SCALES)  # 30 of them
+        regression.PROBLEM.fill_in(dataclasses.replace(settings, seeds=None))  # 30 of them
 
 
 def test_a_folder_of_tensorflow_datasets_needs_the_name_of_a_set(tmp_path):
@@ -81,16 +85,17 @@ def test_folder_of_something_else_is_refused(tmp_path, found):
         folder.open_folder(tmp_path, {"problem": "mine"}, resume=True)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.NAME)
-def test_scales_take_effect(problem):
-    defaults = {field.name: field.default for field in dataclasses.fields(problem.Settings)}
-    for scale, preset in problem.SCALES.items():
-        overruled = {name for name in preset if defaults[name] is not None}
+@pytest.mark.parametrize("name", SCALES)
+def test_scales_take_effect(name):
+    settings, scales = SCALES[name]
+    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+    for scale, preset in scales.items():
+        overruled = {option for option in preset if defaults[option] is not None}
         assert not overruled, f"{scale} says what {overruled} are, but the options have values of their own"
 
 
 def test_smoke_replaces_units():
-    settings = fill_in(continual_imagenet.Settings(scale="smoke"), continual_imagenet.SCALES)
+    settings = continual_imagenet.PROBLEM.fill_in(continual_imagenet.Settings(scale="smoke"))
     steps = settings.tasks * settings.epochs * 2 * settings.train_images // settings.batch
     smallest = 32
     assert smallest * settings.replacement_rate[0] * (steps - settings.maturity_threshold) > 1
@@ -102,5 +107,5 @@ def test_reset_cost_studies_all_networks_but_in_the_smoke_scale():
 
 
 def test_control_has_the_thresholds_that_its_scales_say():
-    paper = fill_in(slippery_ant.Settings(scale="paper"), slippery_ant.SCALES)
+    paper = slippery_ant.PROBLEM.fill_in(slippery_ant.Settings(scale="paper"))
     assert (paper.maturity_threshold, paper.reset_period) == (10_000, 100)

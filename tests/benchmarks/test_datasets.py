@@ -16,7 +16,7 @@ from PIL import Image
 from rich.console import Console
 
 from benchmarks import datasets
-from benchmarks.folder import RefusedError
+from benchmarks.running.folder import RefusedError
 
 KINDS = tfds.features
 COLOURED = {"image": KINDS.Image(shape=(4, 5, 3)), "label": KINDS.ClassLabel(num_classes=3)}

@@ -7,42 +7,28 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.folder import RefusedError
 
 import gxd_jax as gxd
-from benchmarks import commands, datasets, reset_cost, reset_cost_figures, small_networks
-from benchmarks.folder import RefusedError
-from gxd_jax import costs, drawing
+from benchmarks import commands, datasets, figures
+from gxd_jax.metrics import costs
 
-SETTINGS = reset_cost.check(
-    reset_cost.Settings(
+SETTINGS = settings.check(
+    settings.Settings(
         scale="smoke", network=("tanh",), seeds=2, batch=4, steps=6, tasks_between=2, probe=40, recovery=3, devices=1
     )
 )
 
 
-@pytest.mark.parametrize("name", small_networks.KINDS)
-def test_networks_and_their_wiring(name):
-    network = small_networks.make(small_networks.KINDS[name], (8, 8, 1), 10)
-    params, x = network.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 64))
-    assert network.apply(params, x).shape == (5, 10)
-    _, features = gxd.capture(network.apply, params, network.units, x)
-    assert {layer.name: layer.size for layer in network.units} == {k: v.shape[-1] for k, v in features.items()}
-    if name in ("relu_norm_after", "gelu_norm_after"):
-        last = features[network.units[-1].name]
-        np.testing.assert_allclose(last.mean(-1), 0, atol=1e-5)  # what the consumer reads is normalised
-    if name in ("tanh", "residual_gelu"):
-        assert gxd.verify_units(network.apply, params, network.units, x).ok
-
-
 def test_reset_units_resets_like_a_person():
-    network = small_networks.make(small_networks.KINDS["tanh"], (8, 8, 1), 10)
+    network = small.make(small.KINDS["tanh"], (8, 8, 1), 10)
     params, x = network.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 64))
     params["hidden_2"]["bias"] = jnp.ones(64)
     _, features = gxd.capture(network.apply, params, network.units, x)
     means = {name: values.mean(0) for name, values in features.items()}
-    initializers = drawing.resolve_initializers(reset_cost.initializer(small_networks.Kind("tanh")), network.units)
+    kernel_init = measuring.initializer(small.Kind("tanh"))
     numbers = {layer.name: jnp.array([64, 64]) for layer in network.units} | {"hidden_2": jnp.array([3, 7])}
-    after = costs.reset_units(network.units, params, numbers, means, jax.random.key(2), initializers)
+    after = costs.reset_units(network.units, params, numbers, means, jax.random.key(2), kernel_init)
     jax.tree.map(np.testing.assert_array_equal, after["hidden_1"], params["hidden_1"])
     kernel, others = after["hidden_2"]["kernel"], np.delete(np.arange(64), [3, 7])
     np.testing.assert_array_equal(kernel[:, others], params["hidden_2"]["kernel"][:, others])
@@ -55,25 +41,25 @@ def test_reset_units_resets_like_a_person():
 
 
 def test_spearman_by_hand():
-    assert reset_cost.spearman(np.array([1.0, 2, 3]), np.array([10.0, 20, 25])) == pytest.approx(1)
-    assert reset_cost.spearman(np.array([1.0, 2, 3]), np.array([5.0, 4, -1])) == pytest.approx(-1)
+    assert tables.spearman(np.array([1.0, 2, 3]), np.array([10.0, 20, 25])) == pytest.approx(1)
+    assert tables.spearman(np.array([1.0, 2, 3]), np.array([5.0, 4, -1])) == pytest.approx(-1)
     # Ranks 1.5, 1.5, 3, 4 against 1, 2, 3, 4: covariance 1.125, variances 1.125 and 1.25.
-    assert reset_cost.spearman(np.array([0.0, 0, 7, 9]), np.array([1.0, 2, 3, 4])) == pytest.approx(0.9**0.5)
-    assert np.isnan(reset_cost.spearman(np.zeros(3), np.arange(3.0)))
+    assert tables.spearman(np.array([0.0, 0, 7, 9]), np.array([1.0, 2, 3, 4])) == pytest.approx(0.9**0.5)
+    assert np.isnan(tables.spearman(np.zeros(3), np.arange(3.0)))
 
 
 def test_lowest():
-    np.testing.assert_array_equal(reset_cost.lowest(jnp.array([3.0, 1, 2, 5]), 0.5), [1, 2])
-    np.testing.assert_array_equal(reset_cost.lowest(jnp.array([3.0, 1, 2, 5]), 0.1), [1])
+    np.testing.assert_array_equal(measuring.lowest(jnp.array([3.0, 1, 2, 5]), 0.5), [1, 2])
+    np.testing.assert_array_equal(measuring.lowest(jnp.array([3.0, 1, 2, 5]), 0.1), [1])
 
 
 @pytest.fixture(scope="module")
 def found():
     with pytest.MonkeyPatch.context() as patch:  # a small program: it is compiled for the test
         few = ("random", "gradient", "gxd", "gxd_exact")
-        patch.setattr(reset_cost, "SCORES", {name: reset_cost.SCORES[name] for name in few})
-        patch.setattr(reset_cost, "AT_ONCE", ("gxd_exact",))
-        return reset_cost.measure_seeds(SETTINGS, datasets.load(None, None, None), "tanh")
+        patch.setattr(training, "SCORES", {name: settings.SCORES[name] for name in few})
+        patch.setattr(training, "AT_ONCE", ("gxd_exact",))
+        return study.measure_seeds(SETTINGS, datasets.load(None, None, None), "tanh")
 
 
 def test_exact_gxd_is_the_cost_of_the_last_hidden_layer(found):
@@ -97,15 +83,15 @@ def test_sets_and_shocks(found):
 
 
 def test_tables(found):
-    shocks, sets, units = reset_cost.tidy(found, "tanh", np.arange(2))
+    shocks, sets, units = tables.tidy(found, "tanh", np.arange(2))
     assert len(units) == 2 * 3 * 64 and units.groupby(["seed", "layer"]).size().eq(64).all()
     np.testing.assert_array_equal(
         units[(units.seed == 1) & (units.layer == "hidden_2")].cost, found[0]["cost"]["hidden_2"][1]
     )
-    correlations = reset_cost.correlate(units)
+    correlations = tables.correlate(units)
     last = correlations[(correlations.layer == "hidden_3") & (correlations.score == "gxd_exact_now")]
     np.testing.assert_allclose(last.spearman, 1, atol=1e-3)
-    summary = reset_cost.summarise(correlations, sets, shocks).set_index("score")
+    summary = tables.summarise(correlations, sets, shocks).set_index("score")
     assert summary.loc["cheapest", "cost_over_cheapest_mean"] == pytest.approx(1)
     assert summary.loc["random", "cost_over_random_mean"] == pytest.approx(1)
     mine, theirs = (sets[sets.score == name].groupby("seed").cost.sum() for name in ("gxd", "random"))
@@ -114,12 +100,12 @@ def test_tables(found):
 
 
 def test_command_writes_and_continues(found, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(reset_cost.processes, "start", lambda settings: None)
-    monkeypatch.setattr(reset_cost, "measure_seeds", lambda settings, images, name: found)
-    monkeypatch.setattr(reset_cost_figures, "SCATTERED", ("gradient", "gxd"))
-    monkeypatch.setattr(reset_cost_figures, "BARS", ("gradient", "gxd"))
+    monkeypatch.setattr(study.processes, "start", lambda given: None)
+    monkeypatch.setattr(study, "measure_seeds", lambda settings, images, name: found)
+    monkeypatch.setattr(figures, "SCATTERED", ("gradient", "gxd"))
+    monkeypatch.setattr(figures, "BARS", ("gradient", "gxd"))
     out = tmp_path / "results"
-    reset_cost.run(dataclasses.replace(SETTINGS, out=out))
+    study.run(dataclasses.replace(SETTINGS, out=out))
     names = {path.name for path in out.iterdir()}
     assert {"config.json", "summary.csv", "correlations.csv", "sets.csv", "shocks.csv"} <= names
     assert {f"{name}.{kind}" for name in ("scatter", "correlations") for kind in ("png", "svg")} <= names
@@ -127,11 +113,11 @@ def test_command_writes_and_continues(found, tmp_path, monkeypatch, capsys):
     assert "rank correlation" in printed
     assert "measured tanh, 1 of 1" in printed, "off a terminal each network tells that it is done"
     before = pd.read_csv(out / "summary.csv")
-    monkeypatch.setattr(reset_cost, "measure_seeds", lambda *_: pytest.fail("a finished network is not computed again"))
-    reset_cost.run(dataclasses.replace(SETTINGS, out=out, resume=True))
+    monkeypatch.setattr(study, "measure_seeds", lambda *_: pytest.fail("a finished network is not computed again"))
+    study.run(dataclasses.replace(SETTINGS, out=out, resume=True))
     pd.testing.assert_frame_equal(before, pd.read_csv(out / "summary.csv"))
     with pytest.raises(RefusedError, match="already holds results"):
-        reset_cost.run(dataclasses.replace(SETTINGS, out=out))
+        study.run(dataclasses.replace(SETTINGS, out=out))
 
 
 @pytest.mark.parametrize(
@@ -144,8 +130,8 @@ def test_command_writes_and_continues(found, tmp_path, monkeypatch, capsys):
 )
 def test_impossible_settings_are_refused(change, message):
     with pytest.raises(RefusedError, match=message):
-        reset_cost.check(dataclasses.replace(SETTINGS, **change))
+        settings.check(dataclasses.replace(SETTINGS, **change))
 
 
 def test_it_is_a_command():
-    assert commands.COMMANDS["reset-cost"].settings is reset_cost.Settings
+    assert commands.COMMANDS["reset-cost"].settings is settings.Settings

@@ -6,16 +6,17 @@ import pandas as pd
 import pytest
 
 import gxd_jax as gxd
-from benchmarks import folder, peer, speed, speed_cases, speed_growth
+from benchmarks.running import folder
+from benchmarks.speed import cases, growth, measuring, peer, programs, tables
 
 
 def timed(case, **settings):
-    given = speed.Settings(repeats=3, maturity_threshold=4, **settings)
-    return {row["method"]: row for row in speed.time_case("tiny", case, "sgd", given)}
+    given = measuring.Settings(repeats=3, maturity_threshold=4, **settings)
+    return {row["method"]: row for row in measuring.time_case("tiny", case, "sgd", given)}
 
 
 def test_speed_of_a_tiny_case():
-    case = speed_cases.Case((6, 5, 3), batch=2, seeds=2, steps=8, replacement_rate=0.1)
+    case = cases.Case((6, 5, 3), batch=2, seeds=2, steps=8, replacement_rate=0.1)
     rows = timed(case, method=("gxd", "redo"))
     assert list(rows) == ["backprop", "gxd", "redo"]
     assert rows["backprop"]["ratio"] == 1.0
@@ -25,21 +26,21 @@ def test_speed_of_a_tiny_case():
         assert row["peak_mb"] > 2 * 53 * 4 / 1e6, "more than the parameters, 53 for each of two seeds"
     assert rows["gxd"]["loss"] != rows["backprop"]["loss"], "units were replaced before the timing ended"
     assert rows["backprop"]["bytes_per_unit"] == rows["backprop"]["bytes_per_parameter"] == 0, "SGD has no state"
-    program = speed_cases.compile_program("gxd", case, speed_cases.Setup("sgd", "relu", 4))
+    program = programs.compile_program("gxd", case, programs.Setup("sgd", "relu", 4))
     assert (program.units, program.parameters) == (10, 2 * 53)
     assert rows["gxd"]["bytes_per_unit"] * 10 == rows["gxd"]["bytes_per_parameter"] * 106 == program.state_bytes
-    adam = speed_cases.compile_program("backprop", case, speed_cases.Setup("adam", "relu", 4))
+    adam = programs.compile_program("backprop", case, programs.Setup("adam", "relu", 4))
     assert adam.state_bytes == 2 * (2 * 53 * 4 + 4), "two moments and a count for each seed"
-    shown = speed.speed_table(pd.DataFrame(rows.values()))
+    shown = tables.speed_table(pd.DataFrame(rows.values()))
     assert shown.row_count == 3
-    ratios = speed.ratio_table(pd.DataFrame(rows.values()))
+    ratios = tables.ratio_table(pd.DataFrame(rows.values()))
     assert [column.header for column in ratios.columns] == ["network", "optimizer", "plain, µs", "gxd", "redo"]
     assert ratios.row_count == 1
     assert "public PyTorch code" not in [column.header for column in shown.columns], "only of what was timed"
 
 
 def test_one_output_has_no_classes():
-    case = speed_cases.Case((4, 3, 1), batch=1, seeds=1, steps=2, replacement_rate=0.1)
+    case = cases.Case((4, 3, 1), batch=1, seeds=1, steps=2, replacement_rate=0.1)
     assert list(timed(case, method=("gxd_fisher", "gxd_loss"))) == ["backprop", "gxd_loss"]
 
 
@@ -48,22 +49,22 @@ def test_one_output_has_no_classes():
     [("transformer", (3, 4, 6, 2), {"up": 6}), ("convolutional", (32, 32, 3, 2), {"conv_1": 32, "dense_2": 128})],
 )
 def test_networks_that_are_timed(kind, sizes, units):
-    network = speed_cases.NETWORKS[kind](sizes, "relu")
+    network, dimensions = cases.KINDS[kind].make(sizes, "relu"), cases.KINDS[kind].dimensions
     found = {layer.name: layer.size for layer in network.units}
     assert units.items() <= found.items()
     params = network.init(jax.random.key(0))
-    x = jax.random.normal(jax.random.key(1), (2, *network.shape))
-    assert network.apply(params, x).shape == (2, network.outputs)
+    x = jax.random.normal(jax.random.key(1), (2, *sizes[:dimensions]))
+    assert network.apply(params, x).shape == (2, sizes[-1])
     assert gxd.verify_units(network.apply, params, network.units, x).ok
 
 
 def test_slopes_of_growth_by_hand():
     rows = [
         {"case": name, "optimizer": "sgd", "method": method, "us_per_step": 7.0 * int(name.split()[1]) ** slope}
-        for name in speed_growth.CASES
+        for name in growth.CASES
         for method, slope in {"backprop": 1.0, "gxd": 0.5}.items()
     ]
-    slopes = speed_growth.slopes_of(pd.DataFrame(rows)).set_index(["what", "method"])["slope"]
+    slopes = growth.slopes_of(pd.DataFrame(rows)).set_index(["what", "method"])["slope"]
     for what in ("units", "layers", "seeds", "batch"):
         np.testing.assert_allclose([slopes[what, "backprop"], slopes[what, "gxd"]], [1.0, 0.5])
 
@@ -105,10 +106,10 @@ def test_peer_sees_the_same_data(tmp_path, monkeypatch):
     (tmp_path / "stand_in" / "torch.py").write_text(stand_in)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "stand_in"))
     checkout = checkout_of(tmp_path, "return x.mean() * target.mean() * self.given.get('decay_rate', 1)")
-    case = speed_cases.Case((6, 5, 1), batch=2, seeds=1, steps=70, replacement_rate=0.1)
+    case = cases.Case((6, 5, 1), batch=2, seeds=1, steps=70, replacement_rate=0.1)
     task = peer.Task(case.sizes, "relu", "adam", 0.1, 4, case.steps, warm_up=1, repeats=2)
     peer.check(checkout, None, "relu")
-    inputs, targets = map(np.asarray, speed_cases.pool_of(case, (6,), 1))
+    inputs, targets = map(np.asarray, cases.pool_of(case))
     shown = [inputs[step % 64].mean() * targets[step % 64].mean() for step in range(70)]
     for method, factor in {"backprop": 1, "cbp_contribution": 0.99}.items():
         found = peer.measure(task, method, case, checkout, None)

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import checkpoints, extras, folder, report, runner
-from benchmarks.experiment import fill_in
-from benchmarks.rl import ant, ant_c, ant_mjx, slippery_ant
+from benchmarks import extras
+from benchmarks.rl import ant, ant_c, ant_mjx, slippery_ant, slippery_runs
 from benchmarks.rl.ant import Body
+from benchmarks.running import checkpoints, folder, runner
+from benchmarks.showing import report
 from tests.benchmarks.resuming import check_resuming
 
 mujoco = pytest.importorskip("mujoco")
@@ -257,7 +258,7 @@ def test_collecting_by_hand():
 @pytest.fixture(scope="module")
 def experiment():
     """Its programs are compiled once for all tests."""
-    return slippery_ant.make_experiment(dataclasses.replace(TINY, method=("cbp_l2", "ppo")))
+    return slippery_ant.PROBLEM.experiment(dataclasses.replace(TINY, method=("cbp_l2", "ppo")))
 
 
 def only_first(experiment):
@@ -266,17 +267,17 @@ def only_first(experiment):
 
 @pytest.mark.slow
 def test_seeds_are_shared_by_methods(experiment):
-    settings = fill_in(TINY, slippery_ant.SCALES)
+    settings = slippery_ant.PROBLEM.fill_in(TINY)
     one, other = (run.start(np.arange(2, dtype=np.int32), ()) for run in experiment.runs)
-    for get in (lambda carry: carry.learner.params, lambda carry: carry.workers, lambda carry: carry.key):
+    for get in (lambda carry: carry.training.params, lambda carry: carry.workers, lambda carry: carry.key):
         jax.tree.map(np.testing.assert_array_equal, get(one), get(other))
-    frictions = [np.asarray(slippery_ant.frictions_of(settings, key)) for key in one.key]
+    frictions = [np.asarray(slippery_runs.frictions_of(settings, key)) for key in one.key]
     assert frictions[0].shape == (2048 // 30 + 1,)
     assert not np.allclose(*frictions)
-    assert slippery_ant.worker_period(settings) == 30
-    assert slippery_ant.worker_period(dataclasses.replace(settings, workers=4)) == 7
+    assert slippery_runs.worker_period(settings) == 30
+    assert slippery_runs.worker_period(dataclasses.replace(settings, workers=4)) == 7
     constant = dataclasses.replace(settings, constant_friction=True)
-    assert slippery_ant.frictions_of(constant, one.key[0]).tolist() == [1.0]
+    assert slippery_runs.frictions_of(constant, one.key[0]).tolist() == [1.0]
 
 
 @pytest.mark.slow
@@ -307,7 +308,7 @@ def test_what_is_not_finite_stops_its_seed_alone(experiment, tmp_path):
         return carry
 
     def chunk(carry, data):
-        ends.append((carry.learner.params, *run.chunk(carry, data)))
+        ends.append((carry.training.params, *run.chunk(carry, data)))
         return ends[-1][1:]
 
     spoilt = only_first(experiment)._replace(runs=[run._replace(start=start, chunk=chunk)])
@@ -319,7 +320,7 @@ def test_what_is_not_finite_stops_its_seed_alone(experiment, tmp_path):
         assert np.isfinite(after.workers.body.velocities).all()
         assert after.going.tolist() == [False, True]
         one, other = (
-            jax.tree.map(lambda a, b, seed=seed: np.array_equal(a[seed], b[seed]), before, after.learner.params)
+            jax.tree.map(lambda a, b, seed=seed: np.array_equal(a[seed], b[seed]), before, after.training.params)
             for seed in (0, 1)
         )
         assert all(jax.tree.leaves(one)) and not any(jax.tree.leaves(other))
@@ -330,7 +331,7 @@ def test_what_is_not_finite_stops_its_seed_alone(experiment, tmp_path):
 @mjx_there
 @pytest.mark.slow
 def test_interrupted_run_on_mjx_resumes_to_the_same_bits(tmp_path):
-    curves, _ = check_resuming(slippery_ant.make_experiment(dataclasses.replace(TINY, backend="mjx")), tmp_path, 1)
+    curves, _ = check_resuming(slippery_ant.PROBLEM.experiment(dataclasses.replace(TINY, backend="mjx")), tmp_path, 1)
     assert curves["friction"].nunique() == 4
     assert curves["return"].notna().all()
 
@@ -346,11 +347,11 @@ def test_interrupted_run_on_mjx_resumes_to_the_same_bits(tmp_path):
 )
 def test_impossible_slippery_ant_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        slippery_ant.make_experiment(dataclasses.replace(TINY, **changes))
+        slippery_ant.PROBLEM.experiment(dataclasses.replace(TINY, **changes))
 
 
 def test_missing_mujoco_is_named(monkeypatch):
     monkeypatch.setattr(extras, "_is_there", lambda module: False)
     for backend in ("c", "mjx"):
         with pytest.raises(folder.RefusedError, match=r'needs mujoco.*: pip install "gxd_jax\[experiments,mujoco\]"'):
-            slippery_ant.make_experiment(dataclasses.replace(TINY, backend=backend))
+            slippery_ant.PROBLEM.experiment(dataclasses.replace(TINY, backend=backend))

@@ -9,7 +9,6 @@ import pytest
 
 import gxd_jax as gxd
 from benchmarks import methods
-from benchmarks.experiment import fill_in
 from benchmarks.rl import agents, cartpole, collecting, control, offset_cartpole, ppo
 from benchmarks.rl import environment as environments
 from benchmarks.rl.environment import Environment, Schedule, Spaces, Transition
@@ -302,7 +301,7 @@ def test_sensitivities_of_a_network_do_not_see_the_other():
 
 
 def filled(**changes):
-    return fill_in(dataclasses.replace(TINY, **changes), offset_cartpole.SCALES)
+    return offset_cartpole.PROBLEM.fill_in(dataclasses.replace(TINY, **changes))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -310,7 +309,7 @@ def filled(**changes):
 def test_every_row_of_the_table_can_learn(name, spaces):
     settings = filled(minibatch=6)
     setting = next(methods.settings_of(METHODS[name].method, settings))
-    learner = control.make_learner(spaces, METHODS[name], setting, settings)
+    learner = control.make_ppo(spaces, METHODS[name], setting, settings)
     state = jax.eval_shape(learner.start, jax.random.key(0))
     after = jax.eval_shape(learner.update, state, experience(spaces), jax.random.key(0))
     kinds = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), s) for s in (state, after)]
@@ -332,7 +331,7 @@ def test_rows_have_their_own_weight_decay():
 
 def test_units_of_both_networks_are_replaced():
     settings = filled(replacement_rate=(0.2,), maturity_threshold=2, minibatch=6)
-    learner = control.make_learner(DISCRETE, METHODS["cbp_l2"], {"reset_l2": 1e-4, "replacement_rate": 0.2}, settings)
+    learner = control.make_ppo(DISCRETE, METHODS["cbp_l2"], {"reset_l2": 1e-4, "replacement_rate": 0.2}, settings)
     state = learner.update(learner.start(jax.random.key(0)), experience(DISCRETE), jax.random.key(1))
     # 4 gradient steps; from the third on 6 eligible units at rate 0.2 owe 1.2 units a step, 1 of them whole each time.
     totals = gxd.reset_info(state.opt_state).totals
@@ -356,9 +355,9 @@ def test_diagnostics_by_hand():
 
 
 def test_methods_share_offsets_and_initial_weights():
-    runs = offset_cartpole.make_experiment(dataclasses.replace(TINY, method=("ppo", "gxd_l2"))).runs
+    runs = offset_cartpole.PROBLEM.experiment(dataclasses.replace(TINY, method=("ppo", "gxd_l2"))).runs
     first, second = (run.start(jnp.int32(7), ()) for run in runs)
-    jax.tree.map(np.testing.assert_array_equal, first.learner.params, second.learner.params)
+    jax.tree.map(np.testing.assert_array_equal, first.training.params, second.training.params)
     np.testing.assert_array_equal(first.key, second.key)
     offsets = [
         offset_cartpole.draw_offset(offset_cartpole.task_keys(first.key, jnp.int32(t)).offset, 2.0) for t in (0, 1)
@@ -367,24 +366,24 @@ def test_methods_share_offsets_and_initial_weights():
 
 
 def test_chance_does_not_learn_and_fresh_starts_anew():
-    experiment = offset_cartpole.make_experiment(dataclasses.replace(TINY, method=("random", "fresh")))
+    experiment = offset_cartpole.PROBLEM.experiment(dataclasses.replace(TINY, method=("random", "fresh")))
     by_chance, fresh = experiment.runs
     carry = by_chance.start(jnp.int32(0), ())
     end, measures = jax.jit(by_chance.chunk)(carry, ())
-    jax.tree.map(np.testing.assert_array_equal, end.learner, carry.learner)
+    jax.tree.map(np.testing.assert_array_equal, end.training, carry.training)
     assert 15 < float(measures["return"]) < 30, "Gymnasium's random policy lives for about 22 steps"
     chunk = jax.jit(fresh.chunk)
     carry = fresh.start(jnp.int32(0), ())
-    spoilt = carry._replace(learner=jax.tree.map(jnp.zeros_like, carry.learner))
+    spoilt = carry._replace(training=jax.tree.map(jnp.zeros_like, carry.training))
     (end, _), (other, _) = chunk(carry, ()), chunk(spoilt, ())
-    jax.tree.map(np.testing.assert_array_equal, end.learner, other.learner)
+    jax.tree.map(np.testing.assert_array_equal, end.training, other.training)
     assert int(end.task) == 1
 
 
 @pytest.mark.slow
 def test_interrupted_run_resumes_to_the_same_bits(tmp_path):
     settings = {"method": ("gxd_l2",), "tasks": 3, "replacement_rate": (0.05,), "maturity_threshold": 3}
-    experiment = offset_cartpole.make_experiment(dataclasses.replace(TINY, **settings))
+    experiment = offset_cartpole.PROBLEM.experiment(dataclasses.replace(TINY, **settings))
     whole, _ = check_resuming(experiment, tmp_path, 1)
     assert list(whole["task"]) == 2 * [1, 2, 3]
     assert whole["replaced"].sum() > 0
@@ -406,4 +405,4 @@ def test_interrupted_run_resumes_to_the_same_bits(tmp_path):
 )
 def test_impossible_offset_cartpole_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        offset_cartpole.make_experiment(dataclasses.replace(TINY, **changes))
+        offset_cartpole.PROBLEM.experiment(dataclasses.replace(TINY, **changes))

@@ -1,0 +1,1 @@
+"""The supervised problems: one file each, which ends with its `Problem`."""
