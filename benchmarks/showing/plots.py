@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from benchmarks.experiment import View
 from benchmarks.running.curves import by_seed, ends_of, labels_of, standard_error
@@ -63,6 +64,7 @@ def _save(view: View, labels: Mapping[str, str], panels: list[tuple[str, str, pd
         for ax, (title, measure, part) in zip(axes.flat, panels, strict=False):
             lines |= _draw(ax, view, labels, measure, part)
             ax.set(title=title, xlabel=view.axis, ylabel=measure.replace("_", " "))
+            ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
             ax.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
         for ax in axes.flat[len(panels) :]:
             ax.set_visible(False)
