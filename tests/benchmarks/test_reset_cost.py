@@ -142,7 +142,7 @@ def test_it_is_a_command():
 def test_tables_of_the_readme(tmp_path):
     rows = [
         {"network": network, "score": score, "spearman_mean": value}
-        for network, value in (("tanh", 0.5), ("relu_norm_after", 0.25))
+        for network, value in (("tanh", 0.5), ("relu_norm_after", 0.25), ("swish", 0.75))
         for score in ("gxd", "activation")
     ]
     rows.append({"network": "tanh", "score": "cheapest", "spearman_mean": float("nan")})
@@ -154,4 +154,8 @@ def test_tables_of_the_readme(tmp_path):
         "| | tanh | relu norm after |\n|---|---|---|\n"
         "| `activation` | 0.50 | 0.25 |\n| `gxd`, `logits` (default) | 0.50 | 0.25 |\n"
     )
+    assert made["closer"].splitlines()[0::2] == [
+        "| | without norms | with norms |",
+        "| `gxd`, `logits` (default) | 0.50 to 0.75 | 0.25 |",
+    ]
     assert made["sets"].splitlines()[2] == "| `activation` | 1.24 | 1.24 | 1.24 | 1.24 | 1.24 |"
