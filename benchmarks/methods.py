@@ -44,7 +44,7 @@ class Hyperparameters:
     rejection: tuple[float, ...] = (0.01,)
     """Chance of taking a living unit for dead in `self_normalized_resets`."""
     weight_rate: tuple[float, ...] = (0.01,)
-    """Share of the weights that `selective_weight_reinitialization` draws anew each time."""
+    """Share of the weights that `selective_weight_reinitialization` re-initialises each time."""
     spectral_strength: tuple[float, ...] = (1e-3,)
     """Weight of the regulariser of `spectral_regularization`."""
     clip: tuple[float, ...] = (2.0,)
@@ -92,7 +92,7 @@ class Method(NamedTuple):
         resets: Whether it replaces units.
         hidden: False for a network without hidden layers.
         normalization: Of the network's hidden layers, a name of `networks.layers.NORMALIZATIONS`.
-        resets_head: Whether the output layer starts anew with every task.
+        resets_head: Whether the output layer is reset with every task.
     """
 
     label: str

@@ -18,8 +18,7 @@ from rich.console import Console
 import gxd_jax as gxd
 from benchmarks import datasets, methods
 from benchmarks.experiment import Experiment, Options, Run, TaskCarry, View, config_of, devices_for, seed_numbers
-from benchmarks.learner import Learner, cross_entropy
-from benchmarks.learner import make_learner as make_any_learner
+from benchmarks.learner import Learner, cross_entropy, make_learner
 from benchmarks.networks.layers import ACTIVATIONS, OUTPUT, Network
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def check_tasks(settings: ImageOptions) -> None:
 # --- The learner ---------------------------------------------------------------------------------------------------
 
 
-def make_learner(
+def make_image_learner(
     network: Network, method: methods.Method, setting: methods.Setting, settings: ImageOptions, labels: Labels
 ) -> Learner:
     """Returns what a method's row stands for; its inputs are (images, dropout key), its step returns (loss, logits).
@@ -118,7 +117,7 @@ def make_learner(
         logits = network.apply(params, *inputs)
         return logits, logits
 
-    return make_any_learner(
+    return make_learner(
         network._replace(apply=with_logits),
         cross_entropy,
         method,
@@ -135,7 +134,7 @@ def reset_head(learner: Learner, state: gxd.training.TrainState, *, moments: boo
     Args:
         learner: The learner.
         state: Its training state.
-        moments: Whether the optimizer's moments of the output layer start anew too.
+        moments: Whether the optimizer's moments of the output layer are reset too.
     """
     fresh = state.params | {OUTPUT: jax.tree.map(jnp.zeros_like, state.params[OUTPUT])}
     if not moments:

@@ -52,7 +52,7 @@ class Settings(ImageOptions):
     maturity_threshold: int | None = None
     """Updates before continual backprop may replace a unit."""
     reset_head_moments: bool = True
-    """Whether the optimizer's moments of the output layer start anew with it."""
+    """Whether the optimizer's moments of the output layer are reset with it."""
 
 
 _STEP_SIZE_OF_DIGITS = (0.02,)
@@ -189,7 +189,7 @@ def make_run(
     """
     activation = labels["activation"]
     network = convnet.make(shape, activation, outputs=2, dropout=setting.get("dropout", 0.0))
-    learner = classification.make_learner(network, method, setting, settings, labels)
+    learner = classification.make_image_learner(network, method, setting, settings, labels)
     of_task = 2 * settings.train_images
 
     def learn_task(carry: TaskCarry, data: Classes) -> tuple[gxd.training.TrainState, dict[str, Array]]:
@@ -199,13 +199,13 @@ def make_run(
         epoch_keys = jax.vmap(lambda epoch: jax.random.fold_in(order_key, epoch))(jnp.arange(settings.epochs))
         order = jax.vmap(lambda key: jax.random.permutation(key, of_task))(epoch_keys).reshape(-1)
 
-        def train_batch(numbers: Int[Array, " B"]) -> tuple[Array, Int[Array, " B"]]:
-            labels = numbers // settings.train_images
-            return convnet.as_inputs(data.train[pair[labels], numbers % settings.train_images]), labels
+        def train_batch(indices: Int[Array, " B"]) -> tuple[Array, Int[Array, " B"]]:
+            labels = indices // settings.train_images
+            return convnet.as_inputs(data.train[pair[labels], indices % settings.train_images]), labels
 
         def next_batch(place: Int[Array, ""]) -> tuple[Int[Array, ""], tuple[Any, Array]]:
-            numbers = jax.lax.dynamic_slice_in_dim(order, place * settings.batch, settings.batch)
-            inputs, labels = train_batch(numbers)
+            indices = jax.lax.dynamic_slice_in_dim(order, place * settings.batch, settings.batch)
+            inputs, labels = train_batch(indices)
             return place + 1, ((inputs, jax.random.fold_in(dropout_key, place)), labels)
 
         state = classification.reset_head(learner, carry.training, moments=settings.reset_head_moments)

@@ -1,4 +1,4 @@
-"""Online permuted MNIST ([N], Methods): every task permutes the pixels anew, and each image is seen once.
+"""Online permuted MNIST ([N], Methods): every task permutes the pixels in another way, and each image is seen once.
 
 A network classifies a stream of images; after some thousands of them the pixels are permuted in another way, without a
 signal. What counts is the online accuracy: whether an image is classified correctly before the network learns from it.
@@ -47,7 +47,7 @@ _DEFAULT_METHODS = (
 
 @dataclasses.dataclass(frozen=True)
 class Settings(ImageOptions):
-    """Online permuted MNIST: accuracy on images seen once, their pixels permuted anew in every task."""
+    """Online permuted MNIST: accuracy on images seen once, their pixels permuted in another way in every task."""
 
     method: tuple[Literal[classification.METHODS], ...] = _DEFAULT_METHODS  # type: ignore[valid-type]
     """Methods to compare."""
@@ -140,8 +140,8 @@ class Task(NamedTuple):
     """A task: where each input of the network comes from, and which images it sees, in this order.
 
     Attributes:
-        permutation: Numbers of pixels [D].
-        order: Numbers of images [E].
+        permutation: Indices of pixels [D].
+        order: Indices of images [E].
         dropout_key: Key of what is left out while it is learned.
     """
 
@@ -206,7 +206,7 @@ def make_run(
     normalization = settings.normalization if method.normalization == "none" else method.normalization
     dropout = setting.get("dropout", 0.0)
     network = mlp.make(sizes, activation, normalization=normalization, dropout=dropout)
-    learner = classification.make_learner(network, method, setting, settings, labels)
+    learner = classification.make_image_learner(network, method, setting, settings, labels)
 
     def learn_task(
         carry: TaskCarry, data: tuple[UInt8[Array, "N D"], Int[Array, " N"]]
@@ -214,13 +214,13 @@ def make_run(
         images, labels = data
         task = draw_task(carry.key, carry.task, pixels, len(images), settings.examples, settings.permutations)
 
-        def inputs_of(numbers: Int[Array, " B"]) -> Array:
-            return scale_bytes(images[numbers[:, None], task.permutation])
+        def inputs_of(indices: Int[Array, " B"]) -> Array:
+            return scale_bytes(images[indices[:, None], task.permutation])
 
         def next_batch(place: Int[Array, ""]) -> tuple[Int[Array, ""], tuple[Any, Array]]:
-            numbers = jax.lax.dynamic_slice_in_dim(task.order, place * settings.batch, settings.batch)
-            inputs = inputs_of(numbers), jax.random.fold_in(task.dropout_key, place)
-            return place + 1, (inputs, labels[numbers])
+            indices = jax.lax.dynamic_slice_in_dim(task.order, place * settings.batch, settings.batch)
+            inputs = inputs_of(indices), jax.random.fold_in(task.dropout_key, place)
+            return place + 1, (inputs, labels[indices])
 
         def step(state: gxd.training.TrainState, inputs: Any, labels: Array) -> tuple[Any, Array]:
             params = state.params

@@ -59,7 +59,7 @@ class Stream:
     """The stream's pure functions: what a seed's examples are depends on its key only.
 
     Attributes:
-        flip: "one": one slow bit, drawn at random, flips at a change ([N], text); "all": every slow bit is drawn anew,
+        flip: "one": one slow bit, drawn at random, flips at a change ([N], text); "all": every slow bit is drawn again,
             as the default configuration of the public code does.
         flip_every: Examples between changes, a multiple of 4.
     """

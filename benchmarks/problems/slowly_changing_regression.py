@@ -1,8 +1,9 @@
 """Slowly-changing regression ([N], Methods): a small network tracks a large one on inputs whose distribution drifts.
 
 Most input bits are slow: one of them changes every 10,000 examples; the others are fresh coins in every example. The
-target network, fixed for a run, is made of linear threshold units and is far larger than the learner, so the best the
-learner can do changes with the slow bits: it has to keep learning for ever. Stream, target and learner are one program.
+target network, fixed for a run, is made of linear threshold units and is far larger than the one that learns, so the
+best that this one can do changes with the slow bits: it has to keep learning for ever. Stream, target
+and network are one program.
 """
 
 from __future__ import annotations
@@ -63,14 +64,14 @@ _DEFAULT_METHODS = (
 
 @dataclasses.dataclass(frozen=True)
 class Settings(methods.Hyperparameters, Options):
-    """Slowly-changing regression: squared error of a 20-5-1 learner, one example a step."""
+    """Slowly-changing regression: squared error of a 20-5-1 network, one example a step."""
 
     method: tuple[Literal[_METHODS], ...] = _DEFAULT_METHODS  # type: ignore[valid-type]
     """Methods to compare."""
     activation: tuple[Literal[tuple(ACTIVATIONS)], ...] | None = None  # type: ignore[valid-type]
-    """Activations of the learner."""
+    """Activations of the network."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """Optimizer of the learner."""
+    """Optimizer of the network."""
     step_size: tuple[float, ...] | None = None
     """Step sizes of the optimizer."""
     examples: int | None = None
@@ -78,7 +79,7 @@ class Settings(methods.Hyperparameters, Options):
     bin: int | None = None
     """Examples over which the error is averaged; a checkpoint is written after each bin."""
     flip: Literal["one", "all"] = "one"
-    """What changes: one slow bit flips, or all of them are drawn anew."""
+    """What changes: one slow bit flips, or all of them are drawn again."""
     flip_every: int = 10_000
     """Examples between changes of the slow bits."""
     group: int | None = None

@@ -55,7 +55,7 @@ CHEAPEST = "cheapest"
 
 @dataclasses.dataclass(frozen=True)
 class Settings(classification.DataOptions, methods.Hyperparameters, Options):
-    """Reset cost: what a reset changes in a network's outputs, and which utility knows it beforehand."""
+    """Reset cost: what a reset changes in a network's outputs, and which utility predicts it."""
 
     network: tuple[Literal[tuple(small.KINDS)], ...] | None = None  # type: ignore[valid-type]
     """Networks to study."""
@@ -84,7 +84,7 @@ class Settings(classification.DataOptions, methods.Hyperparameters, Options):
     compensate: bool = True
     """Whether the biases of the next layer take up the mean output of a unit that is reset."""
     redraw: bool = True
-    """Whether a reset draws incoming weights anew; if not, it takes the unit's outputs alone."""
+    """Whether a reset re-initialises incoming weights; if not, it takes the unit's outputs alone."""
 
 
 _ALL = {"network": tuple(small.KINDS), "replacement_rate": (1e-3,)}

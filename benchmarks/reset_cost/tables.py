@@ -11,6 +11,7 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
+from benchmarks.networks.small import KINDS
 from benchmarks.reset_cost.settings import CHEAPEST, NAME
 from benchmarks.showing.markdown import check_folder, distinct_names, markdown, read_table
 
@@ -43,6 +44,16 @@ _LABELS = {
     "gxd_exact_now": "`gxd`, `logits_exact` of the held-back images alone",
 }
 """Score -> what the READMEs call it, in their order."""
+_SHOWN = ("activation", "contribution", "mean_corrected_contribution", "gradient", "adaptation")
+_SHOWN += ("gxd_loss", "gxd", "gxd_exact", "gxd_exact_now")
+_SHOWN_NETWORKS = ("relu", "tanh", "sigmoid", "gelu", "elu", "relu_norm_before", "relu_norm_after")
+_SHOWN_NETWORKS += ("residual_gelu", "convolutional_relu")
+_CLOSER = ("gxd", "gxd_fast", "gxd_exact_fast", "gxd_exact_now")
+"""Scores from the default to what comes closest to the cost."""
+_DENSE = {
+    "without norms": [name for name, kind in KINDS.items() if kind.body == "dense" and kind.norm == "none"],
+    "with norms": [name for name, kind in KINDS.items() if kind.body == "dense" and kind.norm != "none"],
+}
 
 
 def tidy(found: list[dict[str, Any]], network: str, seeds: np.ndarray) -> tuple[pd.DataFrame, ...]:
@@ -136,36 +147,48 @@ def summary_table(summary: pd.DataFrame) -> Table:
 def markdown_tables(folders: Sequence[Path]) -> dict[str, str]:
     """Returns the tables for a README: a row for each score; several folders stand side by side.
 
-    `correlations` has a column for each network; `sets` has means over the networks.
+    `correlations` has a column for each network that the README shows, `all-correlations` for every one; `closer` has
+    the range over dense networks without and with norms; `sets` has means over the networks.
 
     Raises:
         RefusedError: If a folder holds no results of this study.
     """
-    summaries = {}
+    wide, closer, costs = [], [], []
     for name, folder in zip(distinct_names(folders), folders, strict=True):
         check_folder(NAME, folder)
-        summaries[name] = read_table(folder / "summary.csv")
-    correlations, costs = [], []
-    for name, summary in summaries.items():
-        wide = summary.pivot(index="score", columns="network", values="spearman_mean")
-        wide = wide[list(dict.fromkeys(summary["network"]))]
-        correlations.append(wide.rename(columns=lambda network, name=name: _joined(network.replace("_", " "), name)))
+        summary = read_table(folder / "summary.csv")
+        correlations = summary.pivot(index="score", columns="network", values="spearman_mean")
+        correlations = correlations[list(dict.fromkeys(summary["network"]))]
+        wide.append(_cells(correlations, ".2f").rename(columns=lambda network, name=name: _joined(network, name)))
+        closer.append(pd.DataFrame({_joined(title, name): _ranges(correlations, v) for title, v in _DENSE.items()}))
         means = summary.groupby("score")[list(_HEADINGS)].mean()
-        costs.append(means.rename(columns=lambda column, name=name: _joined(_HEADINGS[column], name)))
+        costs.append(_cells(means, ".3g").rename(columns=lambda column, name=name: _joined(_HEADINGS[column], name)))
+    everything = pd.concat(wide, axis=1)
+    shown = [name for name in everything if str(name).split(",")[0] in _SHOWN_NETWORKS]
     return {
-        "correlations": _markdown_table(pd.concat(correlations, axis=1), ".2f"),
-        "sets": _markdown_table(pd.concat(costs, axis=1), ".3g"),
+        "correlations": _markdown_table(everything[shown], _SHOWN),
+        "all-correlations": _markdown_table(everything, tuple(_LABELS)),
+        "closer": _markdown_table(pd.concat(closer, axis=1), _CLOSER),
+        "sets": _markdown_table(pd.concat(costs, axis=1), tuple(_LABELS)),
     }
 
 
-def _markdown_table(table: pd.DataFrame, form: str) -> str:
-    lines = [
-        [label, *("" if pd.isna(value) else format(value, form) for value in table.loc[score])]
-        for score, label in _LABELS.items()
-        if score in table.index and table.loc[score].notna().any()
-    ]
-    return markdown(["", *table.columns], lines)
+def _cells(table: pd.DataFrame, form: str) -> pd.DataFrame:
+    return table.map(lambda value: "" if pd.isna(value) else format(value, form))
+
+
+def _ranges(correlations: pd.DataFrame, networks: Sequence[str]) -> pd.Series:
+    """Returns the least and the largest value over those of the networks that there are, as text."""
+    found = correlations[[name for name in networks if name in correlations]]
+    least, most = (_cells(values.to_frame(), ".2f").iloc[:, 0] for values in (found.min(axis=1), found.max(axis=1)))
+    return least.where(least == most, least + " to " + most)
+
+
+def _markdown_table(cells: pd.DataFrame, scores: Sequence[str]) -> str:
+    rows = [[_LABELS[score], *cells.loc[score]] for score in scores if score in cells.index]
+    headings = (str(name).replace("_", " ") for name in cells)
+    return markdown(["", *headings], [row for row in rows if any(row[1:])])
 
 
 def _joined(heading: str, folder: str) -> str:
-    return ", ".join(word for word in (heading, folder) if word)
+    return f"{heading}, {folder}" if folder else heading

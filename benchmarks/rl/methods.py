@@ -21,7 +21,7 @@ class ControlMethod(NamedTuple):
         method: What resets units, with all hyper-parameters of its own.
         betas: Decays of Adam's moments.
         decay: Name of its weight decay among the hyper-parameters, or None.
-        fresh: Whether the agent starts anew with every task.
+        fresh: Whether every task begins with a fresh agent.
         learns: Whether it learns; else it acts by chance.
     """
 

@@ -147,8 +147,8 @@ def update(
     batch = make_targets(agent, state.params, seen, given)
     size = seen.rewards.size
 
-    def learn(state: TrainState, numbers: Array) -> tuple[TrainState, Array]:
-        return step(state, *jax.tree.map(lambda values: values[numbers], batch))
+    def learn(state: TrainState, indices: Array) -> tuple[TrainState, Array]:
+        return step(state, *jax.tree.map(lambda values: values[indices], batch))
 
     def epoch(state: TrainState, key: PRNGKeyArray) -> tuple[TrainState, Array]:
         order = jax.random.permutation(key, size).reshape(-1, given.minibatch)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from benchmarks.experiment import EVERY, View
+from benchmarks.experiment import View
 from benchmarks.running import curves
 from benchmarks.running.folder import RefusedError
-from benchmarks.showing.tables import summary
+from benchmarks.showing.tables import conditions, summary
 
 
 class Column(NamedTuple):
@@ -121,7 +121,7 @@ def curves_table(spec: CurvesTable, view: View, labels: Mapping[str, str], parts
         return ""
     header, cells = [""], {method: [labels[method]] for method in methods}
     for folder, part in parts.items():
-        for condition, rows in conditions(view, part).items():
+        for condition, rows in conditions(view, part, everywhere=False).items():
             title = ", ".join(word for word in (condition, folder) if word)
             for column in spec.columns:
                 header.append(": ".join(word for word in (title, column.heading) if word))
@@ -135,23 +135,6 @@ def _best_cell(column: Column, view: View, rows: pd.DataFrame) -> str:
         return ""
     ordered = rows.sort_values("last_mean", ascending=not view.higher_is_better, na_position="last", kind="stable")
     return column.cell(ordered.iloc[0])
-
-
-def conditions(view: View, table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Splits a summary by the labels of the view's panels that vary; a run of every condition goes to the first."""
-    found = {"": table}
-    for label in view.panels:
-        values = [value for value in dict.fromkeys(table[label]) if value != EVERY]
-        if len(values) < 2:
-            continue
-        split = {}
-        for title, part in found.items():
-            for place, value in enumerate(values):
-                shown = value if isinstance(value, str) else f"{label} {value:g}".replace("_", " ")
-                mine = part[label].isin([value, EVERY] if place == 0 else [value])
-                split[f"{title}, {shown}" if title else shown] = part[mine]
-        found = split
-    return found
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -9,17 +9,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
-from benchmarks.experiment import EVERY, View
+from benchmarks.experiment import View
 from benchmarks.running.curves import by_seed, ends_of, labels_of, standard_error
 from benchmarks.showing.styles import FONTS, STYLES, save_figure
+from benchmarks.showing.tables import conditions
 
 _COLUMNS = 3
 _LEGEND_INCHES = 2.4
 _PANEL_INCHES = {1: (5.2, 3.6), 2: (3.2, 3.2), 3: (2.8, 2.4)}
 """Columns of panels -> width and height of one."""
-_SHADE = 0.15
-_WIDTHS = {True: 2.0, False: 1.2}
+_SHADE = 0.12
+_WIDTHS = {True: 2.2, False: 1.4}
 """Widths of the lines of GXD and of the others."""
 _OUTLIERS = 4.0
 """A panel leaves out what lies so many times the range of the middle half of its values beyond that half."""
@@ -36,7 +38,7 @@ def save_curves(view: View, labels: Mapping[str, str], table: pd.DataFrame, out:
         table: Curves of the runs.
         out: Folder of the results.
     """
-    panels = _panels(view, table)
+    panels = conditions(view, table, everywhere=True)
     measured = [(title, view.measure, part) for title, part in panels.items()]
     _save(view, labels, measured, out / "curves")
     diagnostics = [(title, name, part) for title, part in panels.items() for name in view.diagnostics]
@@ -62,6 +64,7 @@ def _save(view: View, labels: Mapping[str, str], panels: list[tuple[str, str, pd
         for ax, (title, measure, part) in zip(axes.flat, panels, strict=False):
             lines |= _draw(ax, view, labels, measure, part)
             ax.set(title=title, xlabel=view.axis, ylabel=measure.replace("_", " "))
+            ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
             ax.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
         for ax in axes.flat[len(panels) :]:
             ax.set_visible(False)
@@ -99,20 +102,6 @@ def _leave_out(ax: Axes, values: np.ndarray) -> None:
     bottom, top = ax.get_ylim()
     if reach > 0:
         ax.set_ylim(max(bottom, low - reach), min(top, high + reach))
-
-
-def _panels(view: View, table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Splits the curves by the conditions; a run that does not depend on a condition goes into all of its panels."""
-    panels = {"": table}
-    for label in view.panels:
-        split = {}
-        for title, part in panels.items():
-            values = [value for value in dict.fromkeys(part[label]) if value != EVERY] or [EVERY]
-            for value in values:
-                shown = str(value) if isinstance(value, str) else f"{label.replace('_', ' ')} {value:g}"
-                split[f"{title}, {shown}" if title else shown] = part[part[label].isin([value, EVERY])]
-        panels = split
-    return panels
 
 
 def _best(view: View, runs: pd.DataFrame) -> pd.DataFrame:

@@ -34,10 +34,10 @@ def with_tables(text: str, evidence: Path = EVIDENCE) -> str:
     Raises:
         RefusedError: If a marker names a command, a table or a folder that is not there.
     """
-    return _TABLE.sub(lambda found: _made_anew(*found.groups(), evidence), text)
+    return _TABLE.sub(lambda found: _table_of(*found.groups(), evidence), text)
 
 
-def _made_anew(command: str, table: str, folders: str, evidence: Path) -> str:
+def _table_of(command: str, table: str, folders: str, evidence: Path) -> str:
     if command not in COMMANDS:
         raise RefusedError(f"a marker names {command}, which is no command")
     names = folders.split()
@@ -48,7 +48,7 @@ def _made_anew(command: str, table: str, folders: str, evidence: Path) -> str:
 
 
 def keep_results(folder: Path, evidence: Path = EVIDENCE) -> None:
-    """Copies what the tables need of a folder of results; a summary is made from its curves anew."""
+    """Copies what the tables need of a folder of results; a summary is made from its curves."""
     out = evidence / folder.name
     make_folder(out)
     for name in _COPIED:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from benchmarks.experiment import View
+from benchmarks.experiment import EVERY, View
 from benchmarks.running.curves import by_seed, ends_of, labels_of, standard_error
 
 SHARES = {"tenth": 0.1, "quarter": 0.25}
@@ -85,3 +85,26 @@ def share_weights(ends: np.ndarray, share: float) -> Weights:
     first = np.clip(share - starts, 0, ends - starts)
     last = np.clip(ends - (total - share), 0, ends - starts)
     return Weights(first / share, last / share, (ends - starts - first) / (total - share))
+
+
+def conditions(view: View, table: pd.DataFrame, *, everywhere: bool) -> dict[str, pd.DataFrame]:
+    """Splits curves or a summary by those labels of the view's panels that vary; returns title -> part.
+
+    Args:
+        view: How the curves read.
+        table: Curves or summary.
+        everywhere: Whether a run that does not depend on a label goes into every part, or into the first one only.
+    """
+    found = {"": table}
+    for label in view.panels:
+        values = [value for value in dict.fromkeys(table[label]) if value != EVERY]
+        if len(values) < 2:
+            continue
+        split = {}
+        for title, part in found.items():
+            for value in values:
+                shown = value if isinstance(value, str) else f"{label.replace('_', ' ')} {value:g}"
+                mine = part[label].isin([value, EVERY] if everywhere or value == values[0] else [value])
+                split[f"{title}, {shown}" if title else shown] = part[mine]
+        found = split
+    return found

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
-import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from benchmarks.running.folder import write_file
+from benchmarks.methods import METHODS
+from benchmarks.showing.styles import FONTS, STYLES, save_figure
 from benchmarks.speed.cases import Case
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt  # after the choice of Agg, which needs no display
 
 _INPUTS, _OUTPUTS, _WIDTH, _LAYERS, _BATCH = 64, 10, 128, 2, 16
 _STEPS = 20
@@ -24,8 +21,7 @@ SIZES = {
     "batch": (1, 4, 16, 64, 256),
 }
 """What grows, and its sizes; units are those of a layer."""
-_PANEL_INCHES = (3.4, 3.0)
-_DPI = 80
+_PANEL_INCHES = (2.6, 2.4)
 
 
 def _case(units: int = _WIDTH, layers: int = _LAYERS, seeds: int = 1, batch: int = _BATCH) -> Case:
@@ -55,24 +51,31 @@ def slopes_of(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def save_figure(table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """Draws time against size, a column of panels for what grows and a row for each optimizer; returns the slopes."""
-    slopes = slopes_of(table)
+def draw(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Draws time against size, a column of panels for what grows and a row for each optimizer; returns the slopes.
+
+    Args:
+        table: Rows of `measuring.time_case` for `CASES`.
+        path: The files' path, without the ending.
+    """
     optimizers = list(dict.fromkeys(table["optimizer"]))
-    size = (_PANEL_INCHES[0] * len(SIZES), _PANEL_INCHES[1] * len(optimizers))
-    figure, axes = plt.subplots(len(optimizers), len(SIZES), figsize=size, squeeze=False, layout="constrained")
-    for row, optimizer in zip(axes, optimizers, strict=True):
-        for ax, (what, sizes) in zip(row, SIZES.items(), strict=True):
-            chosen = slopes[(slopes["what"] == what) & (slopes["optimizer"] == optimizer)]
-            for method, slope in zip(chosen["method"], chosen["slope"], strict=True):
-                part = table[(table["optimizer"] == optimizer) & (table["method"] == method)]
-                times = part.set_index("case")["us_per_step"]
-                label = f"{method} ({slope:.2f})"
-                ax.loglog(sizes, [times[f"{what} {size}"] for size in sizes], marker=".", label=label)
-            ax.set(title=f"{what}, {optimizer}", xlabel=what, ylabel="µs per step")
-            ax.legend(fontsize="xx-small", title="slope", title_fontsize="xx-small", frameon=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DPI)
-    plt.close(figure)
-    write_file(path, buffer.getvalue())
-    return slopes
+    size = (_PANEL_INCHES[0] * len(SIZES), _PANEL_INCHES[1] * len(optimizers) + 0.5)
+    with plt.rc_context(FONTS):
+        figure, axes = plt.subplots(len(optimizers), len(SIZES), figsize=size, squeeze=False, layout="constrained")
+        for row, optimizer in zip(axes, optimizers, strict=True):
+            for ax, (what, sizes) in zip(row, SIZES.items(), strict=True):
+                for method, part in table[table["optimizer"] == optimizer].groupby("method", sort=False):
+                    times = part.set_index("case")["us_per_step"]
+                    ax.loglog(
+                        sizes,
+                        [times[f"{what} {size}"] for size in sizes],
+                        marker=".",
+                        color=STYLES[method].colour,
+                        linestyle=STYLES[method].dash,
+                        label=METHODS[method].label.replace("`", ""),
+                    )
+                ax.set(title=f"{what}, {optimizer}", xlabel=what, ylabel="µs per step")
+        handles, labels = axes.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        save_figure(figure, path)
+    return slopes_of(table)

@@ -99,7 +99,7 @@ def run(settings: Settings) -> None:
                 write_file(out / file, pd.DataFrame(rows).to_csv(index=False))
     table = pd.DataFrame(rows)
     if settings.growth:
-        slopes = growth.save_figure(table, out / "growth.png")
+        slopes = growth.draw(table, out / "growth")
         console.print(slope_table(slopes))
         console.print(f"results in {out}", highlight=False)
         return

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks.folder import RefusedError
 
 import gxd_jax as gxd
-from benchmarks import commands, datasets, figures
+from benchmarks import commands, datasets
+from benchmarks.networks import small
+from benchmarks.reset_cost import figures, measuring, settings, study, tables, training
+from benchmarks.running.folder import RefusedError
 from gxd_jax.metrics import costs
 
 SETTINGS = settings.check(
@@ -135,3 +137,25 @@ def test_impossible_settings_are_refused(change, message):
 
 def test_it_is_a_command():
     assert commands.COMMANDS["reset-cost"].settings is settings.Settings
+
+
+def test_tables_of_the_readme(tmp_path):
+    rows = [
+        {"network": network, "score": score, "spearman_mean": value}
+        for network, value in (("tanh", 0.5), ("relu_norm_after", 0.25), ("swish", 0.75))
+        for score in ("gxd", "activation")
+    ]
+    rows.append({"network": "tanh", "score": "cheapest", "spearman_mean": float("nan")})
+    costs = dict.fromkeys(tables._HEADINGS, 1.236)
+    pd.DataFrame([row | costs for row in rows]).to_csv(tmp_path / "summary.csv", index=False)
+    (tmp_path / "config.json").write_text('{"problem": "reset-cost"}')
+    made = tables.markdown_tables([tmp_path])
+    assert made["correlations"] == (
+        "| | tanh | relu norm after |\n|---|---|---|\n"
+        "| `activation` | 0.50 | 0.25 |\n| `gxd`, `logits` (default) | 0.50 | 0.25 |\n"
+    )
+    assert made["closer"].splitlines()[0::2] == [
+        "| | without norms | with norms |",
+        "| `gxd`, `logits` (default) | 0.50 to 0.75 | 0.25 |",
+    ]
+    assert made["sets"].splitlines()[2] == "| `activation` | 1.24 | 1.24 | 1.24 | 1.24 | 1.24 |"

@@ -69,6 +69,19 @@ def test_slopes_of_growth_by_hand():
         np.testing.assert_allclose([slopes[what, "backprop"], slopes[what, "gxd"]], [1.0, 0.5])
 
 
+def test_growth_is_drawn_and_shown(tmp_path):
+    rows = [
+        {"case": name, "optimizer": "sgd", "method": method, "us_per_step": 7.0 * int(name.split()[1])}
+        for name in growth.CASES
+        for method in ("backprop", "gxd")
+    ]
+    growth.draw(pd.DataFrame(rows), tmp_path / "growth")
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+    pd.DataFrame(rows).to_csv(tmp_path / "growth.csv", index=False)
+    made = tables.markdown_tables([tmp_path])["growth"]
+    assert made.splitlines()[3] == "| sgd | CBP, `gxd` | 1.00 | 1.00 | 1.00 | 1.00 |"
+
+
 def checkout_of(tmp_path, learn):
     """A folder laid out like the peer's code, whose learners do what is given."""
     for name in peer._FILES:
@@ -115,3 +128,26 @@ def test_peer_sees_the_same_data(tmp_path, monkeypatch):
         found = peer.measure(task, method, case, checkout, None)
         assert found["pytorch_loss"] == pytest.approx(factor * np.mean(shown), rel=1e-4)
         assert found["pytorch_runs_x_steps_per_second"] > 0
+
+
+def test_tables_of_the_readme(tmp_path):
+    at = {"case": "20-5-1", "optimizer": "sgd", "batch": 1, "seeds": 100, "loss": 0.5, "compile_seconds": 1.0}
+    at |= {"runs_x_steps_per_second": 4e6, "peak_mb": 8.06, "bytes_per_unit": 17, "bytes_per_parameter": 0.1}
+    plain = at | {"method": "backprop", "us_per_step": 1234.0, "ratio": 1.0}
+    rows = [plain, at | {"method": "gxd", "us_per_step": 1500.0, "ratio": 1.216}]
+    pd.DataFrame(rows).to_csv(tmp_path / "speed.csv", index=False)
+    made = tables.markdown_tables([tmp_path])
+    assert list(made) == ["ratios-sgd", "details-sgd"]
+    assert made["ratios-sgd"].splitlines()[::2] == [
+        "| network, batch x seeds | plain step, µs | CBP, `gxd` |",
+        "| 20-5-1, 1 x 100 | 1,234 | 1.22 |",
+    ]
+    assert made["details-sgd"].splitlines()[2:] == [
+        "| 20-5-1 | SGD | 4,000,000 | 0.5000 | 1.0 | 8.1 | 17 | 0.1 |",
+        "| 20-5-1 | CBP, `gxd` | 4,000,000 | 0.5000 | 1.0 | 8.1 | 17 | 0.1 |",
+    ]
+    peers = [row | {"pytorch_runs_x_steps_per_second": 6389.2, "pytorch_loss": 0.25} for row in rows[:1]]
+    (tmp_path / "peer").mkdir()
+    pd.DataFrame(peers).to_csv(tmp_path / "peer" / "speed.csv", index=False)
+    made = tables.markdown_tables([tmp_path / "peer"])["peer-sgd"]
+    assert made.splitlines()[2] == "| 20-5-1, 100 seeds | SGD | 4,000,000 | 6,389 | 0.5000 | 0.2500 |"

@@ -16,7 +16,7 @@ SIZES = (8, 6, 5, 3)
 
 def test_head_starts_from_zeros_with_fresh_moments():
     network, labels = mlp.make(SIZES, "relu"), {"optimizer": "momentum", "step_size": 0.1}
-    learner = classification.make_learner(network, methods.METHODS["backprop"], {}, SETTINGS, labels)
+    learner = classification.make_image_learner(network, methods.METHODS["backprop"], {}, SETTINGS, labels)
     state = learner.start(*jax.random.split(jax.random.key(0), 3))
     state, _ = learner.step(state, (jnp.ones((4, 8)), None), jnp.arange(4) % 3)
     reset = classification.reset_head(learner, state)
@@ -36,7 +36,7 @@ def test_every_row_of_the_table_can_learn(name):
     setting = next(methods.settings_of(method, SETTINGS))
     network = mlp.make(SIZES, "relu", normalization=method.normalization, dropout=setting.get("dropout", 0.0))
     labels = {"optimizer": "adam", "step_size": 0.01}
-    learner = classification.make_learner(network, method, setting, SETTINGS, labels)
+    learner = classification.make_image_learner(network, method, setting, SETTINGS, labels)
     state = jax.eval_shape(lambda key: learner.start(*jax.random.split(key, 3)), jax.random.key(0))
     inputs = jax.ShapeDtypeStruct((4, 8), jnp.float32), jax.eval_shape(lambda: jax.random.key(0))
     after, (loss, logits) = jax.eval_shape(learner.step, state, inputs, jax.ShapeDtypeStruct((4,), jnp.int32))

@@ -59,3 +59,13 @@ def test_differences_to_the_baseline_are_paired_by_seed_and_condition():
     assert (row["dead_last_mean"], row["dead_end_mean"], row["dead_end_se"]) == (0.5, 0.5, 0.0)
     assert row["rest_mean"] == pytest.approx(0.3)
     assert row["replaced_mean"] == 2.0
+
+
+def test_conditions_that_vary_split_a_table():
+    curves = two_methods().assign(optimizer="sgd")
+    view = VIEW._replace(panels=("optimizer", "activation"))
+    everywhere = pd.concat([curves, curves.assign(method="linear", activation="all")])
+    for shown, counts in ((True, (24, 24)), (False, (24, 8))):
+        parts = tables.conditions(view, everywhere[everywhere["seed"] == 0], everywhere=shown)
+        assert list(parts) == ["relu", "tanh"]
+        assert tuple(len(part) for part in parts.values()) == counts
