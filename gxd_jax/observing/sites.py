@@ -139,10 +139,16 @@ def recording(
 def listening(recorder: Any) -> Iterator[None]:
     """Runs the body with taps and Flax modules handed to `recorder` (`taps`, `record`, `intercept`)."""
     token = _recorder.set(recorder)
+    listener = recorder
+
+    def intercept(call, args, kwargs, context):
+        return call(*args, **kwargs) if listener is None else listener.intercept(call, args, kwargs, context)
+
     try:
-        with nn.intercept_methods(recorder.intercept):
+        with nn.intercept_methods(intercept):
             yield
     finally:
+        listener = None  # under `python -O` Flax keeps interceptors for ever: it takes them away inside an assertion
         _recorder.reset(token)
 
 

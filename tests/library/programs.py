@@ -160,7 +160,7 @@ def twenty_lines():
     params, _ = dense()
     units = gxd.sequential_units(params, ["Dense_0", "Dense_1", "Dense_2"])
     observe = gxd.observe(NETWORK.apply, loss, units)
-    tx = gxd.chain(gxd.adam(1e-3), gxd.continual_backprop(units, replacement_rate=0.1, maturity_threshold=1, key=0))
+    tx = gxd.chain(gxd.adam(1e-3), gxd.continual_backprop(units, replacement_rate=0.1, maturity_threshold=0, key=0))
 
     @jax.jit
     def step(params, opt_state, x, y, key):
@@ -169,7 +169,7 @@ def twenty_lines():
         return gxd.apply_updates(params, updates, opt_state, units), opt_state, loss_value
 
     opt_state = tx.init(params)
-    for t in range(4):
+    for t in range(2):
         x = jax.random.normal(jax.random.key(t), (32, 5))
         y = (x[:, :3] * 3).argmax(-1)
         params, opt_state, loss_value = step(params, opt_state, x, y, jax.random.key(t))
@@ -333,7 +333,7 @@ PARTS = {
     "metrics": metrics,
     "wiring": wiring,
 }
-LONG = {"task loop", "utilities", "readouts", "metrics", "wiring"}
+LONG = {"task loop", "utilities", "readouts", "discovery", "metrics", "wiring"}
 RESETS = {"twenty lines", "task loop", "utilities", "discovery", "check-up", "wiring", *RESETTING}
 """Parts that replace (or find) units."""
 

@@ -20,9 +20,12 @@ CONFIGURATIONS = {
         lambda: jax.debug_nans(True),
         lambda: jax.debug_infs(True),
     ],
-    "checks and leaks": [lambda: jax.enable_checks(True), jax.checking_leaks],
+    "checks and rbg keys": [
+        lambda: jax.enable_checks(True),
+        jax.checking_leaks,
+        lambda: jax.default_prng_impl("rbg"),
+    ],
     "64 bits": [lambda: enable_x64(True)],
-    "rbg keys": [lambda: jax.default_prng_impl("rbg")],
     "without jit": [jax.disable_jit],
 }
 CASES = [
