@@ -147,7 +147,7 @@ def _features(
     if any(0 in jnp.shape(leaf) for leaf in jax.tree.leaves(probe)) or not jax.tree.leaves(probe):
         raise ValueError(f"probe must hold at least one example, its shapes are {shapes}")
     try:
-        return capture(apply, params, units, probe)[1]
+        return capture(apply, params, units, probe, outputs=lambda everything: ())[1]
     except Exception as error:
         error.add_note(f"check_up ran apply(params, probe) on a probe of shapes {shapes}")
         raise

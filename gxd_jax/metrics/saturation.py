@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -59,14 +60,15 @@ def saturated_share(
         ValueError: As `capture`.
     """
     leaves = leaves_by_path(params)
-    _, features = capture(apply, params, units, inputs)
+    only_features = functools.partial(capture, outputs=lambda everything: ())
+    _, features = only_features(apply, params, units, inputs)
 
     def run(index: Int[Array, ""], parity: int) -> dict[str, Array]:
         scaled = leaves
         for i, layer in enumerate(units):
             gains = jnp.where(jnp.arange(layer.size) % 2 == parity, _STRONGER, _REST)
             scaled = axes.scale_units(layer, scaled, jnp.where(i == index, gains, 1.0))
-        return capture(apply, replace_leaves(params, scaled), units, inputs)[1]
+        return only_features(apply, replace_leaves(params, scaled), units, inputs)[1]
 
     def shares(index: Int[Array, ""]) -> dict[str, Array]:
         even, odd = run(index, 0), run(index, 1)  # which of the units are doubled

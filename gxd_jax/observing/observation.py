@@ -29,11 +29,12 @@ def observe(
     *,
     readout: str | Readout | None = "logits",
     has_aux: bool = False,
+    outputs: Callable[[Any], Any] | None = None,
 ) -> Callable[..., tuple[Any, Params, Observation]]:
     """Builds the function that computes loss, gradients, features and sensitivities of one batch.
 
     Args:
-        apply: (params, inputs) -> outputs, a pytree of arrays [B, ...]; with `has_aux`, (outputs, aux).
+        apply: (params, inputs) -> outputs, a pytree; with `has_aux`, (outputs, aux).
         loss: (outputs, targets) -> scalar, the mean over the batch.
         units: The unit layers to observe.
         readout: The function of the outputs whose derivatives the sensitivities are: a name of
@@ -42,6 +43,9 @@ def observe(
             as well as with "logits_exact" and better than with the others (rank correlation .95 to .98; with "loss",
             which is free, .91 to .95: benchmarks/README.md, reset cost).
         has_aux: Whether `apply` returns something beside the outputs (batch statistics).
+        outputs: Selects, of what `apply` returns, the arrays [B, ...] that the readout speaks of, as in `find_units`: a
+            policy (mean [B, A], log_std [A]) is observed by `lambda policy: policy[0]`. The loss gets everything. None:
+            all of it.
 
     Returns:
         A pure function (params, inputs, targets, *, key=None) -> (loss, gradients, Observation); with `has_aux` the
@@ -70,6 +74,7 @@ def observe(
     check_function("apply", apply)
     check_function("loss", loss)
     check_unit_list(units)
+    select = _selection(outputs)
     readout_name, record = (None, None) if readout is None else resolve_readout(readout)
 
     def observed(params, inputs, targets, *, key: KeyLike | None = None):
@@ -93,20 +98,22 @@ def observe(
         _check_real(sites)
         # zeros_like: under shard_map they vary over the devices like the features; else derivatives would be summed.
         zeros = [jnp.zeros_like(sites[site]) for site in places]
-        outputs, pullback, (captured, aux) = jax.vjp(run, params, zeros, has_aux=True)
-        loss_value, loss_cotangent = jax.value_and_grad(_scalar(loss))(outputs, targets)
+        everything, pullback, (captured, aux) = jax.vjp(run, params, zeros, has_aux=True)
+        loss_value, loss_cotangent = jax.value_and_grad(_scalar(loss))(everything, targets)
         gradients, loss_gradients = pullback(loss_cotangent)
         read = functools.partial(features_by_layer, units, leaves_by_path(params), sites, same)
         features = read(dict(zip(same, captured, strict=True)))
-        batch_size = _batch_size(outputs, features)
+        selected, from_selected = jax.vjp(select, everything)
+        batch_size = _batch_size(selected, features)
         sensitivities = None
 
         def pull(cotangent):
             """Makes the cotangent vary over the devices of a shard_map as the outputs do, and pulls it back."""
-            return pullback(jax.tree.map(lambda c, output: c + jnp.zeros_like(output), cotangent, outputs))[1]
+            (cotangent,) = from_selected(cotangent)
+            return pullback(jax.tree.map(lambda c, output: c + jnp.zeros_like(output), cotangent, everything))[1]
 
         if record is not None:
-            batch = Linearisation(outputs, targets, loss_gradients, pull, batch_size, key)
+            batch = Linearisation(selected, targets, loss_gradients, pull, batch_size, key)
             sensitivities = read(dict(zip(places, record.pull(batch), strict=True)))
         first = (loss_value, aux) if has_aux else loss_value
         return first, gradients, Observation(features, sensitivities, readout_name)
@@ -115,7 +122,12 @@ def observe(
 
 
 def capture(
-    apply: Callable[[Params, Any], Any], params: Params, units: Sequence[UnitLayer], inputs: Any
+    apply: Callable[[Params, Any], Any],
+    params: Params,
+    units: Sequence[UnitLayer],
+    inputs: Any,
+    *,
+    outputs: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, dict[str, Array]]:
     """Runs a model and captures the features of its hidden units, without gradients: for probe sets and metrics.
 
@@ -124,6 +136,7 @@ def capture(
         params: The parameters.
         units: The unit layers to capture.
         inputs: The inputs.
+        outputs: Selects the outputs [B, ...] that have a batch axis, as in `observe`.
 
     Returns:
         The outputs, and the features [B, ..., U] by layer.
@@ -133,12 +146,20 @@ def capture(
     """
     check_function("apply", apply)
     validate_units(units, params)
+    select = _selection(outputs)
     with recording(units, None) as recorder:
-        outputs = apply(params, inputs)
+        everything = apply(params, inputs)
     leaves, captured = leaves_by_path(params), recorder.captured
     features = features_by_layer(units, leaves, captured, recorder.same, captured)
-    _batch_size(outputs, features)
-    return outputs, features
+    _batch_size(select(everything), features)
+    return everything, features
+
+
+def _selection(outputs: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    if outputs is None:
+        return lambda everything: everything
+    check_function("outputs", outputs)
+    return outputs
 
 
 def _batch_size(outputs: Any, features: dict[str, Array]) -> int:
@@ -150,7 +171,8 @@ def _batch_size(outputs: Any, features: dict[str, Array]) -> int:
         if len(shape) < least_axes or shape[0] != size:
             raise ValueError(
                 f"{what} have shape {shape}: outputs and features need a leading batch axis of the same length, "
-                f"which is {size} for {shapes[0][0]}; give a single example as x[None]"
+                f"which is {size} for {shapes[0][0]}; give a single example as x[None], and select outputs that have "
+                "a batch axis by outputs="
             )
     if size == 0:
         raise ValueError("the batch is empty: give one example or more")

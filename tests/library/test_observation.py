@@ -261,3 +261,44 @@ def test_observations_are_trees_with_a_static_readout(problem):
     assert len(leaves) == 4
     assert jax.tree.unflatten(structure, leaves).readout == "loss"
     assert optax.tree_utils.tree_zeros_like(observation).readout == "loss"
+
+
+def test_outputs_without_a_batch_axis_are_left_to_the_loss():
+    """A policy of mean [B, A] and log standard deviation [A]: the readout is of the mean, the loss is of both."""
+    params = dense_params([3, 4, 2])
+    units = dense_units(params)
+    network = mlp(jnp.tanh)
+    x, y = jax.random.normal(jax.random.key(0), (5, 3)), jnp.zeros((5, 2))
+
+    def policy(both, x):
+        return network(both["network"], x), both["log_std"]
+
+    def loss(outputs, y):
+        mean, log_std = outputs
+        return jnp.mean(((mean - y) / jnp.exp(log_std)) ** 2 + log_std)
+
+    def at(axis):
+        return axis._replace(path=("network", *axis.path))
+
+    both = {"network": params, "log_std": jnp.zeros(2)}
+    wired = [
+        layer._replace(
+            incoming=tuple(map(at, layer.incoming)),
+            own=tuple((at(axis), value) for axis, value in layer.own),
+            outgoing=tuple(map(at, layer.outgoing)),
+            outgoing_bias=tuple(("network", *bias) for bias in layer.outgoing_bias),
+        )
+        for layer in units
+    ]
+    observe = gxd.observe(policy, loss, wired, readout="logits_exact", outputs=lambda outputs: outputs[0])
+    value, gradients, observation = observe(both, x, y)
+    plain = gxd.observe(network, lambda mean, y: loss((mean, jnp.zeros(2)), y), units, readout="logits_exact")
+    np.testing.assert_allclose(value, plain(params, x, y)[0], rtol=1e-6)
+    np.testing.assert_allclose(
+        observation.sensitivities["l1"], plain(params, x, y)[2].sensitivities["l1"], rtol=1e-6, atol=1e-7
+    )
+    expected = jax.grad(lambda both: loss(policy(both, x), y))(both)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), gradients, expected)
+    assert gxd.check_up(policy, both, wired, x)["l1"].dead.shape == (4,)
+    with pytest.raises(ValueError, match="select outputs that have a batch axis by outputs="):
+        gxd.observe(policy, loss, wired)(both, x, y, key=0)
