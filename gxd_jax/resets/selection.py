@@ -121,12 +121,16 @@ def accumulate(accumulator: Accumulator, rate: Rate, eligible: Bool[Array, " U"]
     # rate x count, the high word with what the low one carries; sums of words wrap around where they carry.
     low = rate.low * count
     high = rate.high * count + _high_product(rate.low, count, size)
-    whole = rate.whole * count + _high_product(rate.high, count, size) + (high < rate.high * count)
+    whole = rate.whole * count + _high_product(rate.high, count, size) + _carried(high < rate.high * count)
     new_low = accumulator.low + low
-    with_carry = high + (new_low < low)
+    with_carry = high + _carried(new_low < low)
     new_high = accumulator.high + with_carry
-    whole += (with_carry < high).astype(jnp.uint32) + (new_high < with_carry)
+    whole += _carried(with_carry < high) + _carried(new_high < with_carry)
     return jnp.minimum(whole, count).astype(jnp.int32), Accumulator(new_high, new_low)
+
+
+def _carried(overflows: Bool[Array, ""]) -> UInt32[Array, ""]:
+    return overflows.astype(jnp.uint32)
 
 
 def _high_product(word: Any, count: UInt32[Array, ""], most: int) -> UInt32[Array, ""]:
