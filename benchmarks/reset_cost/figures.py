@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -22,6 +23,8 @@ BARS = (
     "gxd",
     "gxd_exact",
 )
+_LAYER_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")
+"""Colours of layers, one after the other; those of Okabe and Ito."""
 _PANEL_INCHES = 1.8
 """Height and width of a panel of the scatter."""
 _ROW_INCHES = 0.8
@@ -49,9 +52,10 @@ def _scatter(units: pd.DataFrame) -> plt.Figure:
     for row, name in zip(axes, names, strict=True):
         network = shown[shown.network == name]
         for ax, score in zip(row, SCATTERED, strict=True):
-            for layer, part in network.groupby("layer", sort=False):
+            layers = network.groupby("layer", sort=False)
+            for (layer, part), colour in zip(layers, itertools.cycle(_LAYER_COLOURS), strict=False):
                 positive = part[(part[score] > 0) & (part.cost > 0)]
-                ax.scatter(positive[score], positive.cost, s=4, label=layer)
+                ax.scatter(positive[score], positive.cost, s=4, label=layer, color=colour)
             ax.set(xscale="log", yscale="log")
             for axis in (ax.xaxis, ax.yaxis):
                 axis.set_minor_formatter(NullFormatter())
