@@ -109,8 +109,8 @@ def observe(
 
         def pull(cotangent):
             """Makes the cotangent vary over the devices of a shard_map as the outputs do, and pulls it back."""
-            (cotangent,) = from_selected(cotangent)
-            return pullback(jax.tree.map(lambda c, output: c + jnp.zeros_like(output), cotangent, everything))[1]
+            varying = jax.tree.map(lambda c, output: c + jnp.zeros_like(output), cotangent, selected)
+            return pullback(*from_selected(varying))[1]
 
         if record is not None:
             batch = Linearisation(selected, targets, loss_gradients, pull, batch_size, key)
