@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks.experiment import Options
 from benchmarks.problem import Problem
-from benchmarks.problems import continual_imagenet, permuted_mnist, slowly_changing_regression
+from benchmarks.problems import continual_imagenet, label_shuffling, permuted_mnist, slowly_changing_regression
 from benchmarks.reset_cost import study
 from benchmarks.reset_cost.settings import NAME as RESET_COST
 from benchmarks.reset_cost.settings import Settings as ResetCostSettings
@@ -29,6 +29,7 @@ PROBLEMS: tuple[Problem, ...] = (
     slowly_changing_regression.PROBLEM,
     continual_imagenet.PROBLEM,
     permuted_mnist.PROBLEM,
+    label_shuffling.PROBLEM,
     offset_cartpole.PROBLEM,
     slippery_ant.PROBLEM,
 )

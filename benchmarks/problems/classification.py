@@ -18,7 +18,7 @@ from rich.console import Console
 import gxd_jax as gxd
 from benchmarks import datasets, methods
 from benchmarks.experiment import Experiment, Options, Run, TaskCarry, View, config_of, devices_for, seed_numbers
-from benchmarks.learner import Learner, cross_entropy, make_learner
+from benchmarks.learner import Learner, accuracy, cross_entropy, make_learner
 from benchmarks.networks.layers import ACTIVATIONS, OUTPUT, Network
 
 if TYPE_CHECKING:
@@ -126,6 +126,19 @@ def make_image_learner(
         _OPTIMIZERS[labels["optimizer"]](labels["step_size"]),
         has_aux=True,
     )
+
+
+def make_online_step(network: Network, learner: Learner, setting: methods.Setting) -> gxd.training.Step:
+    """Returns the learner's step with the accuracy of the predictions made before the network learns from the batch."""
+
+    def step(state: gxd.training.TrainState, inputs: tuple[jax.Array, Any], labels: jax.Array) -> tuple[Any, jax.Array]:
+        params = state.params
+        state, (_, logits) = learner.step(state, inputs, labels)
+        if "dropout" in setting:  # the accuracy is that of the whole network
+            logits = logits_of(network, params, inputs[0])
+        return state, accuracy(logits, labels)
+
+    return step
 
 
 def reset_head(learner: Learner, state: gxd.training.TrainState, *, moments: bool = True) -> gxd.training.TrainState:

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import gxd_jax as gxd
 from benchmarks import methods
 from benchmarks.experiment import Experiment, Run, TaskCarry
-from benchmarks.learner import accuracy
 from benchmarks.networks import mlp
 from benchmarks.networks.layers import NORMALIZATIONS, scale_bytes
 from benchmarks.problem import Problem
@@ -207,6 +206,7 @@ def make_run(
     dropout = setting.get("dropout", 0.0)
     network = mlp.make(sizes, activation, normalization=normalization, dropout=dropout)
     learner = classification.make_image_learner(network, method, setting, settings, labels)
+    step = classification.make_online_step(network, learner, setting)
 
     def learn_task(
         carry: TaskCarry, data: tuple[UInt8[Array, "N D"], Int[Array, " N"]]
@@ -221,13 +221,6 @@ def make_run(
             indices = jax.lax.dynamic_slice_in_dim(task.order, place * settings.batch, settings.batch)
             inputs = inputs_of(indices), jax.random.fold_in(task.dropout_key, place)
             return place + 1, (inputs, labels[indices])
-
-        def step(state: gxd.training.TrainState, inputs: Any, labels: Array) -> tuple[Any, Array]:
-            params = state.params
-            state, (_, logits) = learner.step(state, inputs, labels)
-            if "dropout" in setting:  # the accuracy is that of the whole network
-                logits = classification.logits_of(network, params, inputs[0])
-            return state, accuracy(logits, labels)
 
         state = classification.reset_head(learner, carry.training) if method.resets_head else carry.training
         probe = inputs_of(task.order[: settings.probe])

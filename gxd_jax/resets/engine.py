@@ -35,6 +35,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -233,6 +234,8 @@ def resets(
             )
             for name, mask in masks.items()
         }
+        # A rule whose memory changes shape or dtype would fail later, in a scan, without a word of where.
+        chex.assert_trees_all_equal_shapes_and_dtypes(new_layers, dict(state.layers))
         return updates, ResettingState(
             count=state.count + 1,
             key=state.key,

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +32,7 @@ def test_reset_units_resets_like_a_person():
     kernel_init = measuring.initializer(small.Kind("tanh"))
     numbers = {layer.name: jnp.array([64, 64]) for layer in network.units} | {"hidden_2": jnp.array([3, 7])}
     after = costs.reset_units(network.units, params, numbers, means, jax.random.key(2), kernel_init)
-    jax.tree.map(np.testing.assert_array_equal, after["hidden_1"], params["hidden_1"])
+    chex.assert_trees_all_equal(after["hidden_1"], params["hidden_1"])
     kernel, others = after["hidden_2"]["kernel"], np.delete(np.arange(64), [3, 7])
     np.testing.assert_array_equal(kernel[:, others], params["hidden_2"]["kernel"][:, others])
     bound = 5 / 3 * np.sqrt(3 / 64)

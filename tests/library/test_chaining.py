@@ -2,6 +2,7 @@
 
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +45,7 @@ def test_the_state_is_laid_out_as_optax_chain_s():
     members = (optax.clip(1.0), optax.adam(1e-3), replace_lowest(units))
     ours, theirs = gxd.chain(*members).init(params), optax.chain(*members).init(params)
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    chex.assert_trees_all_equal(ours, theirs)
 
 
 def test_without_a_resetting_member_it_is_optax_chain():
@@ -55,7 +56,7 @@ def test_without_a_resetting_member_it_is_optax_chain():
     for chain in (gxd.chain, optax.chain):
         tx = chain(*members)
         results.append(tx.update(grads, tx.init(params), params))
-    jax.tree.map(np.testing.assert_array_equal, *results)
+    chex.assert_trees_all_equal(*results)
 
 
 def test_adam_s_moments_are_cleared_at_the_replaced_unit_only():
@@ -156,7 +157,7 @@ def test_several_resetting_members_give_one_merged_report_and_all_clear():
     np.testing.assert_array_equal(state[0].trace["l3"]["kernel"], [[0, 0], [1.5, 1.5]])
 
 
-def test_other_extra_arguments_reach_the_members_that_want_them_and_bother_nobody():
+def test_other_extra_arguments_reach_the_members_that_want_them_and_are_ignored_by_the_others():
     params, units = one_hidden_layer(3)
     tx = gxd.chain(optax.contrib.reduce_on_plateau(patience=1), optax.sgd(0.1), replace_lowest(units))
     grads = jax.tree.map(jnp.ones_like, params)

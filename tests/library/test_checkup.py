@@ -2,6 +2,7 @@
 
 import sys
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -156,7 +157,7 @@ def test_training_goes_on_with_the_same_bits():
 
     silent, _ = train(lambda *_: None)
     logged, reports = train(lambda params, state: gxd.check_up(network, params, units, x[0], opt_state=state))
-    jax.tree.map(np.testing.assert_array_equal, silent, logged)
+    chex.assert_trees_all_equal(silent, logged)
     assert reports["l1"].ages.shape == (30, 8)
     assert reports["l1"].ages.max() > 20
     assert (reports["l1"].ages[-1] < 30).any()

@@ -1,5 +1,6 @@
 """Every optimizer, wrapper, container, key and transformation that the library promises to work with."""
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -136,8 +137,8 @@ def test_rate_0_is_the_optimizer_alone(name):
         train(optax.with_extra_args_support(optimizer), 4, compile=compile_exactly),
         strict=True,
     ):
-        jax.tree.map(np.testing.assert_array_equal, params, plain_params)
-        jax.tree.map(np.testing.assert_array_equal, state[0], plain_state)
+        chex.assert_trees_all_equal(params, plain_params)
+        chex.assert_trees_all_equal(state[0], plain_state)
 
 
 # --- Wrappers ---------------------------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ def test_rate_0_is_the_optimizer_alone(name):
 
 def assert_same_trail(trail, wanted, read=lambda state: state):
     for (params, state), (wanted_params, wanted_state) in zip(trail, wanted, strict=True):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), params, wanted_params)
+        chex.assert_trees_all_close(params, wanted_params, rtol=1e-5, atol=1e-7)
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), read(state), read(wanted_state)
         )
@@ -159,7 +160,7 @@ def momentum_trail():
 
 def test_in_plain_optax_chain_it_resets_the_same_parameters(momentum_trail):
     trail = train(optax.chain(optax.sgd(0.05, momentum=0.9), resetting()), 3)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8), trail[2][0], momentum_trail[2][0])
+    chex.assert_trees_all_close(trail[2][0], momentum_trail[2][0], rtol=1e-6, atol=1e-8)
     assert gxd.reset_info(trail[2][1]).counts["l1"] == 1
 
 
@@ -210,7 +211,7 @@ def test_the_whole_chain_may_be_masked():
         params, state = step(params, state, x, y)
     np.testing.assert_allclose(params.pop("temperature"), 1 + 8 * 0.25, rtol=1e-6)
     wanted = train(chain, 8)[-1]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), params, wanted[0])
+    chex.assert_trees_all_close(params, wanted[0], rtol=1e-5, atol=1e-7)
     assert gxd.reset_info(state).totals["l1"] == gxd.reset_info(wanted[1]).totals["l1"] >= 2
 
 
@@ -274,7 +275,7 @@ def test_a_resetting_chain_may_be_one_part_of_a_partition(momentum_trail):
     for x, y in zip(X[:8], Y[:8], strict=True):
         params, state = step(params, state, x, y)
     wanted = momentum_trail[-1]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), params["net"], wanted[0])
+    chex.assert_trees_all_close(params["net"], wanted[0], rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(params["other"], 0.2, rtol=1e-5)
     assert gxd.reset_info(state).totals["l1"] == gxd.reset_info(wanted[1]).totals["l1"]
 
@@ -290,7 +291,7 @@ def test_multi_steps_ages_units_once_per_real_update():
     assert totals[-1] >= 2
     for number, (params, _) in enumerate(trail[:-1]):
         if number % 2 == 1:  # the call after a real update only gathers gradients
-            jax.tree.map(np.testing.assert_array_equal, trail[number + 1][0], params)
+            chex.assert_trees_all_equal(trail[number + 1][0], params)
 
 
 def test_apply_if_finite_around_the_chain_skips_a_bad_gradient_as_a_whole(momentum_trail):
@@ -443,7 +444,7 @@ def scanned(key, rate, params):
 
 def assert_row_is(many, one, row):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a[row], b, rtol=1e-3, atol=1e-5), many[0], one[0])
-    jax.tree.map(np.testing.assert_array_equal, jax.tree.map(lambda a: a[row], many[1].replaced), one[1].replaced)
+    chex.assert_trees_all_equal(jax.tree.map(lambda a: a[row], many[1].replaced), one[1].replaced)
 
 
 @pytest.fixture(scope="module")
@@ -530,4 +531,4 @@ def test_the_state_survives_a_checkpoint_through_numpy():
 
     for x, y in zip(X[4:6], Y[4:6], strict=True):
         params, state = step(params, state, x, y)
-    jax.tree.map(np.testing.assert_array_equal, (params, state), trail[-1])
+    chex.assert_trees_all_equal((params, state), trail[-1])

@@ -1,5 +1,6 @@
-"""Gated work: skipped where nobody needs it, alone and under vmap, nested vmap included."""
+"""Gated work: skipped where no replica needs it, alone and under vmap, nested vmap included."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,4 +56,4 @@ def test_flags_are_known_after_any_values(values):
     flags = {"a": jnp.array([True, False]), "b": jnp.array(True)}
     arrays = [jnp.full((2, 3), values), jnp.array(values), jnp.zeros((0, 4))]
     found = jax.jit(known_after)(flags, arrays)
-    jax.tree.map(np.testing.assert_array_equal, found, flags)
+    chex.assert_trees_all_equal(found, flags)

@@ -19,7 +19,7 @@ def test_shrink_and_perturb_shrinks_the_stepped_parameters():
     np.testing.assert_allclose(params["b"], [4.5], atol=1e-6)
 
 
-def test_shrink_and_perturb_noise_has_its_spread_and_differs_by_step_leaf_and_key():
+def test_shrink_and_perturb_noise_has_its_standard_deviation_and_differs_by_step_leaf_and_key():
     params = {"a": jnp.zeros((100, 100)), "b": jnp.zeros((100, 100))}
 
     def draw(key, steps):

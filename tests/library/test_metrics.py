@@ -1,4 +1,4 @@
-"""Metrics: the numbers of SEMANTICS, by hand; the reset cost against resetting by hand."""
+"""Metrics: hand-worked values; the reset cost against resetting by hand."""
 
 import jax
 import jax.numpy as jnp

@@ -1,5 +1,6 @@
 """Loss, gradients, features and sensitivities of one batch."""
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -67,7 +68,7 @@ def test_loss_and_gradients_are_those_of_value_and_grad(problem):
     for readout in ("logits", None):
         loss, grads, _ = jax.jit(gxd.observe(apply, squared_loss, units, readout=readout))(params, x, y, key=0)
         np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
-        jax.tree.map(lambda g, e: np.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-7), grads, expected)
+        chex.assert_trees_all_close(grads, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_without_a_readout_there_are_no_sensitivities(problem):
@@ -174,7 +175,7 @@ def test_has_aux_brings_the_model_s_other_results_through(problem):
     (loss, aux), grads, observation = gxd.observe(apply, squared_loss, units, has_aux=True)(params, x, y, key=0)
     expected_loss, expected_grads, expected = gxd.observe(plain, squared_loss, units)(params, x, y, key=0)
     np.testing.assert_allclose(aux["mean input"], x.mean(), rtol=1e-6)
-    jax.tree.map(np.testing.assert_array_equal, (loss, grads, observation), (expected_loss, expected_grads, expected))
+    chex.assert_trees_all_equal((loss, grads, observation), (expected_loss, expected_grads, expected))
 
 
 def _count_dots(function, *args):
@@ -298,7 +299,7 @@ def test_outputs_without_a_batch_axis_are_left_to_the_loss():
         observation.sensitivities["l1"], plain(params, x, y)[2].sensitivities["l1"], rtol=1e-6, atol=1e-7
     )
     expected = jax.grad(lambda both: loss(policy(both, x), y))(both)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), gradients, expected)
+    chex.assert_trees_all_close(gradients, expected, rtol=1e-5, atol=1e-7)
     assert gxd.check_up(policy, both, wired, x)["l1"].dead.shape == (4,)
     with pytest.raises(ValueError, match="select outputs that have a batch axis by outputs="):
         gxd.observe(policy, loss, wired)(both, x, y, key=0)

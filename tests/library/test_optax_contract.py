@@ -1,5 +1,6 @@
 """What optax's own members do and its tools expect: state structures, shapes instead of arrays, donation."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,7 +38,7 @@ def test_tree_map_params_keeps_the_state(name):
     state = member.init(PARAMS)
     mapped = optax.tree_map_params(member, lambda leaf: leaf, state)
     assert jax.tree.structure(mapped) == jax.tree.structure(state)
-    jax.tree.map(np.testing.assert_array_equal, mapped, state)
+    chex.assert_trees_all_equal(mapped, state)
 
 
 @pytest.mark.parametrize("name", ["l2_init", "adam"])
@@ -64,7 +65,7 @@ def test_a_state_may_be_donated_while_the_caller_keeps_what_it_gave(name):
     spent = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + leaf, state), donate_argnums=0)
     for _ in range(2):
         spent(member.init(PARAMS))
-    jax.tree.map(np.testing.assert_array_equal, PARAMS, before)
+    chex.assert_trees_all_equal(PARAMS, before)
 
 
 def test_results_of_pure_functions_may_be_donated_whole():

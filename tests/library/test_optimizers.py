@@ -1,5 +1,6 @@
 """Adam whose bias-correction count is per weight."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +28,7 @@ def test_equal_to_optax_adam_while_nothing_is_reset(mode, settings):
             updates, state = update(gradient, state, params)
             trail.append(updates)
         results.append(trail)
-    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-9), *results)
+    chex.assert_trees_all_close(*results, rtol=2e-6, atol=1e-9)
 
 
 def test_scale_by_adam_is_adam_without_the_learning_rate():

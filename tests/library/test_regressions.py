@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -62,7 +63,7 @@ def test_a_state_may_be_continued_at_another_rate():
     state = tx.init(params)
     for _ in range(7):
         _, state = tx.update(grads, state, params, observation=observation)
-    assert gxd.reset_info(state).totals["l1"] == 13  # 13.37 are owed
+    assert gxd.reset_info(state).totals["l1"] == 13  # 13.37 are due
     _, state = transform(replacement_rate=0.263).update(grads, state, params, observation=observation)
     assert gxd.reset_info(state).counts["l1"] == 3  # .37 + 2.63
 
@@ -253,7 +254,7 @@ def test_taps_and_flax_modules_in_one_model():
     _, _, expected = gxd.observe(tapped, squared_loss, dense, readout="logits_exact")(params, x, y)
     for units in (dense, gxd.find_units(Half().apply, params, x)):
         _, _, found = gxd.observe(Half().apply, squared_loss, units, readout="logits_exact")(params, x, y)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+        chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
         report = gxd.verify_units(Half().apply, params, units, x)
         assert report.ok and not report.notes, report
 

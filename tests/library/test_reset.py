@@ -1,5 +1,6 @@
 """What a replacement does to parameters: fresh draws, reset values, zeros, compensation, and nothing elsewhere."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,7 +120,7 @@ def test_rate_0_changes_no_bit():
     updates, _, _ = update_once(
         replace_lowest(units, replacement_rate=0.0), params, step, l1=np.ones((2, 5), np.float32)
     )
-    jax.tree.map(np.testing.assert_array_equal, updates, step)
+    chex.assert_trees_all_equal(updates, step)
 
 
 def test_values_elsewhere_that_are_not_finite_stay_where_they_are():
@@ -248,7 +249,7 @@ def test_several_incoming_kernels_share_one_magnitude():
 
 
 @pytest.mark.parametrize("number", [1, 10, 100])
-def test_he_uniform_spread_is_that_of_the_whole_kernel_however_many_are_replaced(number):
+def test_he_uniform_standard_deviation_is_that_of_the_whole_kernel_however_many_are_replaced(number):
     draws = draws_of(100, 784, number, kernel_init=jax.nn.initializers.he_uniform())
     # 784 or more uniform numbers: their standard deviation is known to 1.6 %.
     np.testing.assert_allclose(draws.std(), np.sqrt(2 / 784), rtol=0.06)
@@ -294,7 +295,7 @@ def test_an_initializer_that_depends_on_a_unit_s_place_is_drawn_whole(kernel_ini
 
 
 @pytest.mark.parametrize("number", [1, 80])
-def test_the_default_spread_is_that_of_the_initial_kernel(number):
+def test_the_default_standard_deviation_is_that_of_the_initial_kernel(number):
     params, units = one_hidden_layer(80, inputs=400)
     initial_std = np.std(params["l1"]["kernel"])
     tx = replace_lowest(units, replacement_rate=min(1.0, (number + 0.5) / 80))

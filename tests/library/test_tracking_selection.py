@@ -1,4 +1,4 @@
-"""Running statistics, how many units are owed, and who is replaced."""
+"""Running statistics, how many units are replaced, and which."""
 
 import jax
 import jax.numpy as jnp
@@ -79,16 +79,16 @@ def test_the_rate_is_the_decimal_number_that_was_written(how, rates):
 
 def test_the_carry_stays_exact_for_100_000_updates():
     (counts,) = counts_of(3, [0.003], 100_000, "written")
-    owed = np.arange(1, 100_001) * 9 // 1000
-    np.testing.assert_array_equal(np.cumsum(counts), owed)
+    due = np.arange(1, 100_001) * 9 // 1000
+    np.testing.assert_array_equal(np.cumsum(counts), due)
 
 
-def test_more_than_one_unit_may_be_owed_at_once():
+def test_more_than_one_unit_may_be_due_at_once():
     (counts,) = counts_of(10, [0.25], 8, "written")
     np.testing.assert_array_equal(counts, [2, 3, 2, 3, 2, 3, 2, 3])
 
 
-def test_a_rate_of_0_replaces_nobody_and_a_rate_of_1_everybody():
+def test_a_rate_of_0_replaces_no_unit_and_a_rate_of_1_every_unit():
     counts = counts_of(6, [0.0, 1.0], 5, "written")
     np.testing.assert_array_equal(counts, [[0] * 5, [6] * 5])
     np.testing.assert_array_equal(counts_of(6, [0.0, 1.0], 5, "traced"), counts)
@@ -132,15 +132,15 @@ def test_no_debt_is_built_up_before_maturity():
     params, units = one_hidden_layer(2)
     tx = continual_backprop(units, replacement_rate=0.25, maturity_threshold=10)
     _, infos, _ = feed(tx, params, constant_features(14, l1=[1.0, 2.0]))
-    # From update 11 on half a unit is owed per update; after update 12 only one unit is eligible: a quarter.
+    # From update 11 on half a unit is due per update; after update 12 only one unit is eligible: a quarter.
     assert replaced_units(infos) == [[]] * 11 + [[0]] + [[]] * 2
 
 
-def test_nothing_accrues_while_nobody_is_eligible():
+def test_nothing_accumulates_while_no_unit_is_eligible():
     params, units = one_hidden_layer(1)
     tx = continual_backprop(units, replacement_rate=0.5, maturity_threshold=2)
     _, infos, _ = feed(tx, params, constant_features(12, l1=[1.0]))
-    # Eligible at updates 3 and 4 (owed .5, then 1), newborn, then again at 7 and 8, and 11 and 12.
+    # Eligible at updates 3 and 4 (due: .5, then 1), newborn, then again at 7 and 8, and 11 and 12.
     assert np.flatnonzero(infos.counts["l1"]).tolist() == [3, 7, 11]
 
 
@@ -211,7 +211,7 @@ def test_ties_go_to_the_lowest_index():
     params, units = one_hidden_layer(5)
     tx = continual_backprop(units, replacement_rate=0.4, maturity_threshold=1)
     _, infos, _ = feed(tx, params, constant_features(4, l1=np.zeros(5)))
-    # 5 eligible: two owed; then 3: 1.2; then units 0, 1, 3 and 4: 1.8.
+    # 5 eligible: two due; then 3: 1.2; then units 0, 1, 3 and 4: 1.8.
     assert replaced_units(infos) == [[], [0, 1], [2], [0]]
 
 
@@ -224,7 +224,7 @@ def test_infinite_utilities_rank_as_the_largest():
     for decay in (0.0, 0.9):
         tx = continual_backprop(units, utility=worth, replacement_rate=0.25, decay=decay)
         _, infos, _ = feed(tx, params, constant_features(6, l1=np.zeros(3)))
-        # Three quarters of a unit are owed per update.
+        # Three quarters of a unit are due per update.
         assert replaced_units(infos) == [[], [2], [2], [2], [], [2]], decay
 
     tx = continual_backprop(units, utility=worth, replacement_rate=1.0, maturity_threshold=3)

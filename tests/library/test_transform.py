@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -204,7 +205,7 @@ def test_vmapped_seeds_agree_with_the_reference_and_with_their_solo_runs(case):
         jax.tree.map(
             lambda many, one: np.testing.assert_allclose(many, one, rtol=1e-3, atol=1e-5), trace.params, alone.params
         )
-        jax.tree.map(np.testing.assert_array_equal, trace.info.replaced, alone.info.replaced)
+        chex.assert_trees_all_equal(trace.info.replaced, alone.info.replaced)
     first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], together.params["l1"]["kernel"]) for i in (0, 1))
     assert not np.any(first[-1] == second[-1])
 

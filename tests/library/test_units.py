@@ -105,7 +105,7 @@ def test_kernels_stored_output_first_are_reset_along_their_own_axes():
     history, infos, _ = feed(gxd.continual_backprop(units, **settings), params, observations)
     history_t, infos_t, _ = feed(gxd.continual_backprop([hidden], **settings), transposed, observations)
 
-    assert infos.totals["l1"][-1] == 4  # 1, .75, 1.75, 1.5 and 1.25 units owed at updates 2 to 6
+    assert infos.totals["l1"][-1] == 4  # 1, .75, 1.75, 1.5 and 1.25 units due at updates 2 to 6
     np.testing.assert_array_equal(infos_t.replaced["l1"], infos.replaced["l1"])
     np.testing.assert_allclose(infos_t.utilities["l1"], infos.utilities["l1"], rtol=1e-6)
     for name in ("l1", "l2"):

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,8 +62,8 @@ def test_every_method_can_have_a_normalised_network():
     settings = dataclasses.replace(PERMUTED, method=("backprop", "layer_norm", "batch_norm"), normalization="layer")
     plain, layer, batch = (run.start(jnp.int32(0), ()) for run in permuted_mnist.PROBLEM.experiment(settings).runs)
     assert "hidden_1_norm" in plain.training.params
-    jax.tree.map(np.testing.assert_array_equal, plain.training.params, layer.training.params)
-    jax.tree.map(np.testing.assert_array_equal, plain.training.params, batch.training.params)
+    chex.assert_trees_all_equal(plain.training.params, layer.training.params)
+    chex.assert_trees_all_equal(plain.training.params, batch.training.params)
     alone = dataclasses.replace(settings, method=("backprop",), normalization="batch", batch=1)
     with pytest.raises(ValueError, match="batch norm needs a batch of 2 or more, got 1"):
         permuted_mnist.PROBLEM.experiment(alone)
@@ -85,7 +86,7 @@ def test_online_accuracy_by_hand():
             params = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient(params, x, y))
         found.append(np.mean(right))
     np.testing.assert_allclose(measures["accuracy"], found, atol=1e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), end.training.params, params)
+    chex.assert_trees_all_close(end.training.params, params, rtol=1e-4, atol=1e-6)
     assert int(end.task) == 2
 
 

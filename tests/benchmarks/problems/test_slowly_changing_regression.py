@@ -1,5 +1,6 @@
 """Slowly-changing regression: its runs, their seeds, and what a chunk computes."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,9 +30,9 @@ def test_every_method_sees_the_same_streams_and_initial_weights():
     carries = {run.labels["method"]: jax.vmap(run.start, in_axes=(0, None))(jnp.arange(3), ()) for run in runs}
     assert set(carries) == set(regression._METHODS)
     for name, carry in carries.items():
-        jax.tree.map(np.testing.assert_array_equal, carry.stream, carries["backprop"].stream)
+        chex.assert_trees_all_equal(carry.stream, carries["backprop"].stream)
         if name != "linear":
-            jax.tree.map(np.testing.assert_array_equal, carry.training.params, carries["backprop"].training.params)
+            chex.assert_trees_all_equal(carry.training.params, carries["backprop"].training.params)
 
 
 def test_a_seed_depends_on_its_number_only():
@@ -66,7 +67,7 @@ def test_chunk_equals_plain_sgd_by_hand():
         params = optax.apply_updates(params, jax.tree.map(lambda g: -0.01 * g, gradients))
         errors.append(value)
     np.testing.assert_allclose(measures["error"], np.mean(errors), rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), end.training.params, params)
+    chex.assert_trees_all_close(end.training.params, params, rtol=1e-4, atol=1e-6)
 
 
 def test_replaced_units_are_counted():

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -270,7 +271,7 @@ def test_seeds_are_shared_by_methods(experiment):
     settings = slippery_ant.PROBLEM.fill_in(TINY)
     one, other = (run.start(np.arange(2, dtype=np.int32), ()) for run in experiment.runs)
     for get in (lambda carry: carry.training.params, lambda carry: carry.workers, lambda carry: carry.key):
-        jax.tree.map(np.testing.assert_array_equal, get(one), get(other))
+        chex.assert_trees_all_equal(get(one), get(other))
     frictions = [np.asarray(slippery_runs.frictions_of(settings, key)) for key in one.key]
     assert frictions[0].shape == (2048 // 30 + 1,)
     assert not np.allclose(*frictions)

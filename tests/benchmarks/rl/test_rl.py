@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -357,7 +358,7 @@ def test_diagnostics_by_hand():
 def test_methods_share_offsets_and_initial_weights():
     runs = offset_cartpole.PROBLEM.experiment(dataclasses.replace(TINY, method=("ppo", "gxd_l2"))).runs
     first, second = (run.start(jnp.int32(7), ()) for run in runs)
-    jax.tree.map(np.testing.assert_array_equal, first.training.params, second.training.params)
+    chex.assert_trees_all_equal(first.training.params, second.training.params)
     np.testing.assert_array_equal(first.key, second.key)
     offsets = [
         offset_cartpole.draw_offset(offset_cartpole.task_keys(first.key, jnp.int32(t)).offset, 2.0) for t in (0, 1)
@@ -370,13 +371,13 @@ def test_chance_does_not_learn_and_fresh_starts_anew():
     by_chance, fresh = experiment.runs
     carry = by_chance.start(jnp.int32(0), ())
     end, measures = jax.jit(by_chance.chunk)(carry, ())
-    jax.tree.map(np.testing.assert_array_equal, end.training, carry.training)
+    chex.assert_trees_all_equal(end.training, carry.training)
     assert 15 < float(measures["return"]) < 30, "Gymnasium's random policy lives for about 22 steps"
     chunk = jax.jit(fresh.chunk)
     carry = fresh.start(jnp.int32(0), ())
     spoilt = carry._replace(training=jax.tree.map(jnp.zeros_like, carry.training))
     (end, _), (other, _) = chunk(carry, ()), chunk(spoilt, ())
-    jax.tree.map(np.testing.assert_array_equal, end.training, other.training)
+    chex.assert_trees_all_equal(end.training, other.training)
     assert int(end.task) == 1
 
 

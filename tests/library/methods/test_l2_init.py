@@ -1,5 +1,6 @@
 """L2-init, by hand."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +18,7 @@ def test_pulls_back_to_the_initial_parameters():
     np.testing.assert_allclose(np.float32(updates["w"]), [-0.6, -0.5], rtol=1e-2)
     np.testing.assert_allclose(updates["b"], [-0.5 * (1 - 0.4)])
     assert updates["w"].dtype == jnp.bfloat16
-    jax.tree.map(np.testing.assert_array_equal, after[0].initial, state[0].initial)
+    chex.assert_trees_all_equal(after[0].initial, state[0].initial)
 
 
 def test_state_is_a_copy_that_outlives_donated_parameters():

@@ -1,5 +1,6 @@
 """Remedies that change gradients or stepped parameters, by hand and over seeds."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -128,15 +129,15 @@ def test_full_reset_of_everything_and_of_the_last_layer():
     params, reset_state = methods.full_reset(old, state, fresh, tx, paths=[("l2",), ("l1", "bias")])
     np.testing.assert_array_equal(params["l1"]["kernel"], old["l1"]["kernel"])
     np.testing.assert_array_equal(params["l1"]["bias"], fresh["l1"]["bias"])
-    jax.tree.map(np.testing.assert_array_equal, params["l2"], fresh["l2"])
+    chex.assert_trees_all_equal(params["l2"], fresh["l2"])
     trace, schedule = reset_state
     np.testing.assert_array_equal(trace.trace["l1"]["kernel"], 1.0)
     for cleared in (trace.trace["l1"]["bias"], trace.trace["l2"]["kernel"], trace.trace["l2"]["bias"]):
         np.testing.assert_array_equal(cleared, 0.0)
     assert schedule.count == 1
     params, reset_state = methods.full_reset(old, state, fresh, tx)
-    jax.tree.map(np.testing.assert_array_equal, params, fresh)
-    jax.tree.map(np.testing.assert_array_equal, reset_state, tx.init(fresh))
+    chex.assert_trees_all_equal(params, fresh)
+    chex.assert_trees_all_equal(reset_state, tx.init(fresh))
 
 
 FEW = {"w": jnp.ones(2)}

@@ -107,7 +107,7 @@ RESETTING = {
 
 @pytest.mark.parametrize("name", RESETTING)
 def test_seeds_are_reset_each_by_itself_and_the_optimizer_s_moments_with_them(name):
-    """Three seeds, vmapped: in the first two unit 1 of 3 is replaced, in the third nobody is."""
+    """Three seeds, vmapped: in the first two unit 1 of 3 is replaced, in the third none is."""
     params, units = one_hidden_layer(3)
     values = jnp.array([[[2.0, 0.0, 2.0]], [[2.0, 0.0, 2.0]], [[2.0, 2.0, 2.0]]])
     grads = jax.tree.map(jnp.ones_like, params)
