@@ -246,5 +246,6 @@ PROBLEM = Problem(
                 "gxd_adaptation",
             ),
         ),
+        "selectors": CurvesTable(_ENDS, ("cbp_adaptation", "gxd_adaptation_rank")),
     },
 )

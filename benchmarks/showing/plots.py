@@ -20,6 +20,8 @@ _COLUMNS = 3
 _LEGEND_INCHES = 2.4
 _PANEL_INCHES = {1: (5.2, 3.6), 2: (3.2, 3.2), 3: (2.8, 2.4)}
 """Columns of panels -> width and height of one."""
+_LINE_INCHES = 0.19
+"""Height of a line of the legend: with many methods the figure is as high as the legend."""
 _SHADE = 0.12
 _WIDTHS = {True: 2.2, False: 1.4}
 """Widths of the lines of GXD and of the others."""
@@ -52,11 +54,12 @@ def _save(view: View, labels: Mapping[str, str], panels: list[tuple[str, str, pd
     columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     width, height = _PANEL_INCHES[columns]
+    methods = {method for _, _, part in panels for method in part["method"]}
     with plt.rc_context(FONTS):
         figure, axes = plt.subplots(
             rows,
             columns,
-            figsize=(width * columns + _LEGEND_INCHES, height * rows),
+            figsize=(width * columns + _LEGEND_INCHES, max(height * rows, _LINE_INCHES * (len(methods) + 1))),
             squeeze=False,
             layout="constrained",
         )

@@ -11,7 +11,10 @@ from tests.networks import one_hidden_layer, zeros_like
 
 @pytest.mark.parametrize(
     ("memory", "message"),
-    [(jnp.zeros((), jnp.bfloat16), "'l1/memory': types: bfloat16 != float32"), (jnp.zeros(2), r"'l1/memory': shapes: \(2,\) != \(\)")],
+    [
+        (jnp.zeros((), jnp.bfloat16), "'l1/memory': types: bfloat16 != float32"),
+        (jnp.zeros(2), r"'l1/memory': shapes: \(2,\) != \(\)"),
+    ],
 )
 def test_a_memory_that_changes_is_refused_where_it_changes(memory, message):
     params, units = one_hidden_layer(3)

@@ -2,7 +2,9 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
+from benchmarks.methods import METHODS
 from benchmarks.showing import plots
 from benchmarks.showing.styles import STYLES
 from tests.benchmarks.showing.test_tables import VIEW, two_methods
@@ -36,3 +38,17 @@ def test_panels_without_anything_are_left_out(monkeypatch, tmp_path):
     assert [ax.get_ylabel() for ax in figures["diagnostics"].axes if ax.get_visible()] == ["dead", "dead"]
     empty = two_methods().assign(dead=0, saturated=0, utility=np.nan)
     assert list(drawn(monkeypatch, tmp_path, empty)) == ["curves"]
+
+
+def test_a_figure_is_as_high_as_its_legend(monkeypatch, tmp_path):
+    curves = two_methods().assign(saturated=0, utility=np.nan)
+    names = list(METHODS)[:20]
+    many = pd.concat([curves[curves.method == "backprop"].assign(method=name) for name in names])
+    monkeypatch.setitem(globals(), "LABELS", {name: name for name in names})
+    figure = drawn(monkeypatch, tmp_path, many)["curves"]
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    bounds = legend.get_window_extent()
+    assert len(legend.get_texts()) == 20
+    assert bounds.y0 >= 0
+    assert bounds.y1 <= figure.bbox.height

@@ -18,7 +18,7 @@ def test_tables_are_what_the_results_say(path):
 def test_evidence_is_small():
     for file in readme.EVIDENCE.glob("*/*"):
         assert file.name in ("config.json", "summary.csv", "speed.csv", "growth.csv")
-        assert file.stat().st_size < 50_000, file
+        assert file.stat().st_size < 80_000, file
 
 
 def test_a_table_that_was_changed_by_hand_is_made_anew(tmp_path):
